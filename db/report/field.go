@@ -33,9 +33,9 @@ const (
 	words     // a list of texts
 )
 
-// value is a field of one job. known is false where there is none; what a list has
-// stands in text, between commas. It is small enough to travel in registers, for a
-// report may hand over forty million.
+// value is a field of one job. known is false where there is none; the items of a
+// list stand in text, between commas. A value is small enough to travel in
+// registers, for a report may hand over forty million.
 type value struct {
 	known bool
 	num   float64
@@ -158,7 +158,7 @@ func b2f(b bool) float64 {
 // usual are the columns of a table unless the user says.
 const usual = "JobID,User,State,NGPUs,EstMem,ReserveMem,PeakMem,SMAct,Wait,Elapsed,Energy,Saved,Neighbours,OOM"
 
-// column is a field as it is to be printed.
+// column is a field to be printed.
 type column struct {
 	field
 	width int  // 0: as wide as needed

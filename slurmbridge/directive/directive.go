@@ -18,9 +18,8 @@ import (
 	"strings"
 )
 
-// Limits of reading. A script may be 4 MiB (slurm.conf max_script_size); a
-// script beyond these limits is refused, with the limit's name, instead of
-// being read.
+// Limits of reading. A script may be 4 MiB (slurm.conf max_script_size); text
+// beyond these limits is refused, with the limit's name, instead of being read.
 const (
 	MaxLines       = 200     // #CARMA lines, without summary lines
 	MaxWordBytes   = 8 << 10 // of all of them: a word costs more than its bytes
@@ -35,7 +34,7 @@ const (
 // (summary.MaxBytes), so that the estimator sees that there is too much.
 const maxKept = 256<<10 + 1
 
-// The message for a script that is too long.
+// Messages for a script that is too long.
 var (
 	headerTooLong = fmt.Sprintf("the leading comment block is longer than %d MiB", MaxHeader>>20)
 	headerTooTall = fmt.Sprintf("the leading comment block has more than %d lines; print less of the model or give mem=",

@@ -91,8 +91,8 @@ func Counts(text string) (map[string]int64, error) {
 	return counts, nil
 }
 
-// SetCounts puts CARMA's numbers into a node's Extra in place of the present ones, and keeps
-// everything else.
+// SetCounts puts CARMA's numbers into a node's Extra in place of those that are there, and
+// keeps everything else.
 func SetCounts(text string, counts map[string]int64) (string, error) {
 	o, err := object(text)
 	if err != nil {
