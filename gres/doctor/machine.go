@@ -21,7 +21,7 @@ import (
 )
 
 // controller looks at slurmctld's plugins. A plugin that fails to load keeps
-// slurmctld from starting, so ask before a restart.
+// slurmctld from starting, so this check belongs before a restart.
 func (d *diagnosis) controller() {
 	c := d.Controller
 	d.part("plugin", "built for Slurm "+versionText(c.PluginVersion), func(say func(Level, string, string)) {
@@ -60,8 +60,8 @@ func (d *diagnosis) controller() {
 const historyLate = 24 * time.Hour
 
 // history looks at job_submit's knowledge of earlier runs. Without a history all works, but
-// a job of `#CARMA on` has a GPU of its own each time, and its user waits for what never
-// comes.
+// a job of `#CARMA on` has a GPU of its own each time, and its user waits in vain for CARMA
+// to learn.
 func (d *diagnosis) history() {
 	file := d.Config.History.File
 	if file == "" {
@@ -127,7 +127,7 @@ var countChanged = sync.OnceValue(func() *regexp.Regexp {
 func (d *diagnosis) registration() {
 	n := d.Node
 	if d.RunningErr != nil {
-		return // the silence is reported already
+		return // that nobody answers is reported already
 	}
 	d.part("node", n.Name+" is "+n.State, func(say func(Level, string, string)) {
 		state := strings.ToUpper(n.State)
@@ -147,7 +147,8 @@ func (d *diagnosis) registration() {
 	})
 }
 
-// counted looks at slurmctld's counts on the node, and at the agent's.
+// counted looks at what slurmctld counts on the node, and at what the agent has
+// published.
 func (d *diagnosis) counted(say func(Level, string, string)) {
 	n, want := d.Node, counts(d.nodeRecord().Get("Gres"))[tres.Carma]
 	if got := counts(n.Gres)[tres.Carma]; got != want {
@@ -269,7 +270,7 @@ func (d *diagnosis) gpus() {
 	})
 }
 
-// confinement tells the guard between a job's tasks and others' GPUs.
+// confinement tells what keeps a job's tasks from GPUs that are not the job's.
 func (d *diagnosis) confinement() {
 	n, fine := d.Node, "jobs are confined by "+d.Node.Guard
 	switch {
@@ -292,7 +293,7 @@ func (d *diagnosis) confinement() {
 	})
 }
 
-// memoryLimits tells the means to hold jobs to their booked GPU memory.
+// memoryLimits tells what holds jobs to the GPU memory that they booked.
 func (d *diagnosis) memoryLimits() {
 	by := "the driver's own accounting"
 	if d.Node.Dmem {

@@ -19,8 +19,8 @@ import (
 const fields = 17
 
 // maxFields is far above any lists of GRES and partitions with the script's arguments: a list of a
-// megabyte takes 300 ms, in which nobody else's job is booked. The job is refused: left unchanged,
-// the job could name counts of CARMA's.
+// megabyte takes 300 ms, in which nobody else's job is booked. Such a job is refused: left
+// unchanged, it could name counts of CARMA's.
 const maxFields = 16 << 10
 
 var errTooLong = errors.New("the lists of GRES and partitions are longer than 16 KiB; shorten them")
@@ -65,9 +65,9 @@ func readAsk(ask []byte) (annotate.Job, error) {
 	for i := range f {
 		f[i], head, _ = strings.Cut(head, "\x00")
 	}
-	// A list with a line break could forge lines of the answer. The shim refuses the job (text.c);
-	// the check here holds without the shim too. The script, its arguments and the keys beside it are
-	// free text: a wrong one is refused in printable words.
+	// A list with a line break could forge lines of the answer. The shim refuses such a job (text.c);
+	// the check here holds without the shim, too. The script, its arguments and the keys beside it
+	// are free text: a wrong one is refused in printable words.
 	for i, text := range f[:fields-3] { // --extra, too, as a line of the answer
 		if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return annotate.Job{}, fmt.Errorf("libcarma: control character in field %d of ask", i)
