@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package agent is the node's daemon: the agent samples the GPUs, keeps the window of
-// SM activity, measures each job, keeps the MPS daemons up and publishes capacity.
-// Nothing depends on the agent at the moment of a choice: without an agent the Prolog
-// samples by itself.
+// SM activity, measures what each job does, keeps the MPS daemons up and publishes
+// capacity. Nothing depends on the agent at the moment of a choice: without an agent
+// the Prolog samples by itself.
 package agent
 
 import (
@@ -43,7 +43,7 @@ type Agent struct {
 	Owners      Owners
 	Ledger      Ledger
 	Publisher   Publisher
-	Publishes   func(context.Context) (bool, error) // whether Slurm compares Extra; nil: yes
+	Publishes   func(context.Context) (bool, error) // whether Slurm compares nodes' Extra; nil: it does
 	Daemons     *Daemons                            // of MPS; nil: not used
 	Jobs        Known
 	Users       Users
@@ -60,7 +60,8 @@ type Agent struct {
 	Export      func(lease.Snapshot) error // for other tools; nil: nothing
 	Alive       func()                     // after each look at everything; nil: nobody asks
 
-	// Each loop of Run has state of its own, but for fields with a lock. observe:
+	// Each loop of Run has state that it alone uses, but for fields with a lock.
+	// observe:
 	known       map[int]output.Process // on shared GPUs, by pid
 	gpus        map[string]*gpuState
 	accounts    accounts
@@ -81,7 +82,7 @@ type gpuState struct {
 	smact  *window.Window
 	source figure.Source // as last said
 	other  int           // looks in a row with another source
-	worse  bool          // a worse source was told
+	worse  bool          // a worse source was logged
 	health health
 }
 
@@ -116,9 +117,10 @@ const sampleDeadline = 5 * time.Second
 // and hooks may come in swarms.
 const apart = 150 * time.Millisecond
 
-// Run works until ctx ends. Work that may hang has a loop of its own, so as to delay
+// Run works until ctx ends. Work that may hang has a loop of its own, so that it delays
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
-// loops share no state without a lock: each gets the last look as a value.
+// loops share no state but what has a lock: each gets the result of the last look as a
+// value.
 func (a *Agent) Run(ctx context.Context) error {
 	a.gpus = map[string]*gpuState{}
 	poke, err := listen(a.RunDir)
@@ -198,7 +200,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // share hands the ledger's state after each look to the loops that talk to slurmctld, and in a while
-// also if a look hangs. Readings of before the agent's last stop may be too old to be published.
+// also if a look hangs. Readings from before the agent was stopped may be too old to be published.
 func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[lease.Snapshot]) {
 	select {
 	case <-ctx.Done():
@@ -284,8 +286,8 @@ func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	a.Offers.openHolds(ctx, s, now)
 }
 
-// compare compares the node's Extra with slurmctld's last word from here, and looks after the jobs
-// in the ledger and the Extra.
+// compare checks that the node's Extra says what slurmctld was last told, and looks after the jobs
+// in the ledger and in the Extra.
 func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	guard := a.Confinement.guard()
 	a.Confinement.reopen(ctx, guard, s)
@@ -390,8 +392,8 @@ func (a *Agent) export(s lease.Snapshot) {
 	a.exportFails = err != nil
 }
 
-// measure turns samples into readings for the next choice and into usages of the GPUs'
-// holders.
+// measure turns samples into readings for the next choice and into usages of the jobs
+// that hold the GPUs.
 func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading,
 	[]lease.Usage) {
 	var readings []gres.Reading
@@ -409,7 +411,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 	return readings, usages
 }
 
-// stateOf is the knowledge of a GPU from earlier looks.
+// stateOf is what is known of a GPU from earlier looks.
 func (a *Agent) stateOf(uuid string) *gpuState {
 	st := a.gpus[uuid]
 	if st == nil {

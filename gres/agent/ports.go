@@ -17,7 +17,8 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is the agent's view of the node's ledger: a port for each part.
+// Ledger is what the agent needs of the node's ledger: a port for each of its
+// parts.
 type Ledger interface {
 	Looks
 	Lost
@@ -32,7 +33,7 @@ type Looks interface {
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 }
 
-// Leases tell the holders of GPUs.
+// Leases tell which job holds what.
 type Leases interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 }
@@ -50,7 +51,7 @@ type Lost interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
-// Pending drops notes of work on jobs.
+// Pending drops the notes of work on jobs once it is done.
 type Pending interface {
 	DropPendingRestart(ctx context.Context, job uint32) error
 	DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error
@@ -77,12 +78,12 @@ type Health interface {
 	EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error)
 }
 
-// Publisher tells slurmctld the node's capacity, and writes in the node's Extra.
+// Publisher tells slurmctld what the node can take, and writes in the node's Extra.
 type Publisher interface {
 	// PublishIf publishes if s, which may be a moment old, has something to publish.
 	PublishIf(ctx context.Context, s lease.Snapshot) error
-	// CompareIf compares the node's Extra, if due on a cluster of so many nodes, not sooner than
-	// after the pause.
+	// CompareIf compares the node's Extra with what was published, if that is due on a cluster
+	// of so many nodes, not sooner than after the pause.
 	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (text string, asked bool,
 		err error)
 	SetWords(ctx context.Context, words map[string]string) error
@@ -94,7 +95,8 @@ type EndedJobs interface {
 	Words(ctx context.Context, id uint32) (sctl.Words, error)
 }
 
-// ReturnedJobs asks slurmctld about jobs returned to the queue, and has them start.
+// ReturnedJobs asks slurmctld about jobs that were returned to the queue, and has them
+// start.
 type ReturnedJobs interface {
 	Known
 	Release(ctx context.Context, t sctl.Target) error
@@ -130,7 +132,7 @@ type Members interface {
 	NodeNames(ctx context.Context, partitions []string) ([]string, error)
 }
 
-// Cluster is for the steward's looks and words.
+// Cluster is what the steward looks at and what it says.
 type Cluster interface {
 	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
 	Members
@@ -139,14 +141,14 @@ type Cluster interface {
 	Releasing
 }
 
-// Steering is for the steward's words.
+// Steering is what the steward does.
 type Steering interface {
 	Node(ctx context.Context, node string) (extra string, err error)
 	SetNodeExtra(ctx context.Context, node, text string) error
 	Split(ctx context.Context, j schedule.Job) (id uint32, err error)
 }
 
-// Releasing ends slurmctld's holds for BadConstraints.
+// Releasing releases jobs that slurmctld holds for BadConstraints.
 type Releasing interface {
 	ReleaseBad(ctx context.Context, j schedule.Job) error
 }
@@ -183,16 +185,17 @@ type MPS interface {
 
 // Tenures starts and ends them.
 type Tenures interface {
-	// Keep has a daemon run for a user, or for the next to come (gres.Nobody).
+	// Keep has a daemon run for a user, or for the user who may come next
+	// (gres.Nobody).
 	Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error
-	// Kill ends a silent daemon, for Keep to start another.
+	// Kill ends a daemon that does not answer, for Keep to start another.
 	Kill(ctx context.Context, d gres.Daemon) error
-	// End ends an unused daemon, with everything that the user has or keeps of the
-	// daemon.
+	// End ends a daemon that is not used, with everything that its user has or
+	// keeps of it.
 	End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error
 }
 
-// Remains are the leftovers of tenures whose end did not succeed.
+// Remains are what is left of tenures whose end did not succeed.
 type Remains interface {
 	ClearEnded(ctx context.Context) error
 }

@@ -19,18 +19,18 @@ import (
 )
 
 // VainAfter is how long the GPUs of a hold must have been offered to its job, when its time is
-// over, for the hold to have been in vain: the job cannot start there for a reason not seen
-// here (licenses, memory, cores). slurmctld looks at all jobs several times in VainAfter.
+// over, for the hold to have been in vain: the job cannot start there for a reason that is not
+// seen here (licenses, memory, cores). slurmctld looks at all jobs several times in VainAfter.
 const VainAfter = 5 * time.Minute
 
 // longestRest is the longest time without a hold for a job whose holds were in vain.
 const longestRest = 24 * time.Hour
 
-// Vains are the jobs, or arrays, whose holds were in vain. The job gets no other hold on the same
-// node for as long as the hold lasted, then for twice as long, and so on; else the node would be
-// kept empty for the job for ever. Another node, not excluded by the job say, may have a hold at
-// once, until holdsAtOnce were in vain: then the job gets none at all for the same time. A node
-// unable to keep the hold is skipped too, but says nothing of the job.
+// Vains are the jobs, or arrays, whose holds were in vain. Such a job gets no other hold on the
+// same node for as long as the hold lasted, then for twice as long, and so on; else the node
+// would be kept empty for the job for ever. Another node, which the job does not exclude say, may
+// have a hold at once, until holdsAtOnce were in vain: then the job gets none at all for the same
+// time. A node that could not keep the hold is skipped too, but says nothing of the job.
 type Vains map[uint32]vain
 
 type vain struct {
@@ -55,7 +55,8 @@ func hashOf(node string) uint16 {
 	return uint16(sum ^ sum>>16)
 }
 
-// VainWord is the word extra.Vain, by which a node calls a hold in vain, or impossible to keep.
+// VainWord is the word extra.Vain, in which a node says that a hold was in vain, or cannot be
+// kept.
 func VainWord(h Hold) string { return fmt.Sprintf("%d:%d", h.JobID, h.Since.Unix()) }
 
 // numbersOf are the numbers in the word of VainWord, and in each entry of the word of
@@ -76,7 +77,7 @@ func numbersOf(word string) (list [][]int64) {
 	return list
 }
 
-// Learn takes over the word of another steward.
+// Learn takes over the word that another steward has left.
 func (v Vains) Learn(word string, now time.Time) {
 	for _, n := range numbersOf(word) {
 		if len(n) >= 4 && v[uint32(n[0])].since < n[2] {
@@ -89,15 +90,15 @@ func (v Vains) Learn(word string, now time.Time) {
 	}
 }
 
-// Said is a node's word on a hold.
+// Said is what a node says of a hold.
 type Said struct {
 	Job   uint32
 	Node  string
 	since int64
 }
 
-// Look takes over the words of nodes, and forgets jobs started since or gone. Look returns
-// the holds in vain not known before.
+// Look takes over what nodes say, and forgets jobs that have started since or have gone.
+// Look returns the holds in vain not known before.
 func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, every time.Duration) (list []Said) {
 	said := map[uint32][]Said{}
 	for i := range nodes {
