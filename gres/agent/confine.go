@@ -22,7 +22,7 @@ import (
 // Confinement keeps jobs to their leased GPUs, where no Prolog has done so, or an agent comes after the
 // job.
 type Confinement struct {
-	Guard  func() (confine.Guard, error) // the present guard
+	Guard  func() (confine.Guard, error) // the guard that confines jobs now
 	Wanted bool                          // devices.confine is not "none"
 	RunDir string
 	Ledger Leases

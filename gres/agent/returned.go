@@ -40,7 +40,7 @@ type Returned struct {
 	heldAsked  map[uint32]time.Duration // and about which jobs
 }
 
-// setStarts lets requeued jobs start as early as is safe. Jobs not asked about for longest
+// setStarts lets requeued jobs start as early as is safe. Jobs not asked about for the longest time
 // come first: some may hang, completing.
 func (r *Returned) setStarts(ctx context.Context, pending []lease.PendingRestart) {
 	asked := map[uint32]time.Duration{}
@@ -198,7 +198,7 @@ const (
 )
 
 // releaseHeld releases jobs that Epilogs have requeued held without learning whether
-// slurmctld has released them. Jobs not asked about for longest come first: some may hang,
+// slurmctld has released them. Jobs not asked about for the longest time come first: some may hang,
 // completing.
 func (r *Returned) releaseHeld(ctx context.Context, held []lease.PerhapsHeld, now time.Duration) {
 	if r.askedHeld != 0 && now-r.askedHeld < heldEvery {

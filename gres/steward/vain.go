@@ -98,7 +98,7 @@ type Said struct {
 }
 
 // Look takes over what nodes say, and forgets jobs that have started since or have gone.
-// Look returns the holds in vain not known before.
+// Look returns the holds in vain that were not known before.
 func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, every time.Duration) (list []Said) {
 	said := map[uint32][]Said{}
 	for i := range nodes {
@@ -139,8 +139,8 @@ func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, 
 	return list
 }
 
-// after is the knowledge after another hold. A hold that nobody could keep is over long before
-// its time.
+// after is what is known after one more hold. A hold that no node could keep is over long
+// before its time.
 func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
 	decided := time.Unix(s.since, 0)
 	switch request := requestOf(j); {
@@ -157,7 +157,7 @@ func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
 	return k
 }
 
-// requestOf tells the requests of a job apart.
+// requestOf tells one request of a job from another.
 func requestOf(j *schedule.Job) uint32 {
 	h := fnv.New32a()
 	fmt.Fprint(h, j.GPUs, " ", j.MiB, " ", j.NodeCount, " ", j.Partition, " ",
@@ -175,7 +175,7 @@ func (v Vains) Rests(j *schedule.Job, now time.Time) (all bool, nodes []uint16) 
 }
 
 func (k vain) until() time.Time {
-	if k.holds == 0 { // no node could keep a hold, which may be over soon: a GPU not read, an MPS fault
+	if k.holds == 0 { // no node could keep a hold, and the reason may be over soon: a GPU that was not read, an MPS fault
 		return time.Unix(k.since, 0).Add(VainAfter)
 	}
 	rest := HoldTimeout
@@ -185,8 +185,8 @@ func (k vain) until() time.Time {
 	return time.Unix(k.since, 0).Add(HoldTimeout + rest)
 }
 
-// Word is the word extra.Vains, by which a steward leaves its knowledge of the latest holds to the next
-// steward.
+// Word is the word extra.Vains, in which a steward leaves to the next one what it knows of the latest
+// holds.
 func (v Vains) Word() string {
 	ids := slices.Collect(maps.Keys(v))
 	slices.SortFunc(ids, func(a, b uint32) int { return cmp.Or(cmp.Compare(v[b].since, v[a].since), cmp.Compare(a, b)) })
