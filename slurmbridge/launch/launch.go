@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package launch reads a batch script, and the Python files named there, for
-// frameworks that take GPU memory at their start and for launchers of several
-// processes, and tells the effect on the job's memory. Package launch is pure, and
-// guesses: imports elsewhere stay unseen.
+// frameworks that take GPU memory at their start and for launchers that start
+// several processes, and says what follows for the job's memory. The package is
+// pure, and guesses: imports elsewhere are not seen.
 package launch
 
 import (
@@ -18,21 +18,21 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// Job holds the known facts of the job's GPUs.
+// Job is what is known of the job's GPUs.
 type Job struct {
 	GPUs       int   // of a node
 	ReserveMiB int64 // per GPU
 	FullMiB    int64 // a whole GPU
 }
 
-// Finding is a framework or a launcher, its place, and the consequence.
+// Finding is a framework or a launcher, with its place and the consequence.
 type Finding struct {
 	Name  string // jax, vllm, torchrun, ...
 	Where string // file and line
 	Says  string
 }
 
-// Bounds of the reading beside the script.
+// Bounds of the files read beside the script.
 const (
 	maxFiles = 8
 	MaxBytes = 1 << 20 // of a file; the rest is not read
@@ -78,7 +78,7 @@ var rules = []rule{
 	}},
 }
 
-// growth is the message for a framework with a variable against taking everything.
+// growth is the message for a framework that a variable keeps from taking everything.
 func growth(text []byte, takes, variable, value string) string {
 	if bytes.Contains(text, []byte(variable)) {
 		return variable + " is set in the script and is kept; if it lets the framework take the whole GPU, " +
@@ -88,7 +88,7 @@ func growth(text []byte, takes, variable, value string) string {
 		takes, variable, value)
 }
 
-// part is the message for a server taking a part of the whole GPU.
+// part is the message for a server that takes a part of the whole GPU.
 func part(j Job, program, option string) string {
 	text := fmt.Sprintf("%s takes 0.9 of the whole GPU at its start, and does not start with less", program)
 	if j.FullMiB > 0 && j.ReserveMiB > 0 && j.ReserveMiB < j.FullMiB {
@@ -178,7 +178,8 @@ func (r rule) matches(line string) bool {
 	if m := running.FindStringSubmatch(line); m != nil && r.has(m[1]) {
 		return true
 	}
-	// A command: the first word, behind starters and assignments, or behind ; & |.
+	// A command: the first word, behind words that start it and assignments, or
+	// behind ; & |.
 	for part := range strings.FieldsFuncSeq(line, func(c rune) bool { return c == ';' || c == '&' || c == '|' }) {
 		if slices.Contains(r.commands, command(part)) {
 			return true
@@ -187,15 +188,16 @@ func (r rule) matches(line string) bool {
 	return false
 }
 
-// has tells whether a module is among the rule's, or within a module of the rule.
+// has tells whether a module is in the rule's list, or within a module of the
+// list.
 func (r rule) has(module string) bool {
 	return slices.ContainsFunc(r.modules, func(m string) bool { return module == m || strings.HasPrefix(module, m+".") })
 }
 
-// before are words in front of a program.
+// before are words that stand in front of a program.
 var before = []string{"exec", "srun", "time", "nohup", "env", "then", "do", "if", "uv", "run", "poetry"}
 
-// command is the program of a command line, without its directory.
+// command is the program that a command line runs, without its directory.
 func command(line string) string {
 	for word := range strings.FieldsSeq(line) {
 		switch {

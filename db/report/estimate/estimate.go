@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package estimate estimates a training job, tells how slurmctld will treat its script,
-// and puts the needed lines into the script.
+// Package estimate says what a training job is estimated at and what slurmctld will
+// make of its script, and puts the lines that this takes into the script.
 package estimate
 
 import (
@@ -18,16 +18,16 @@ import (
 	"carma/slurmbridge/script"
 )
 
-// Write names the additions to a script.
+// Write says what goes into a script.
 type Write string
 
-// The additions to a script; empty: none.
+// What goes into a script; empty: nothing.
 const (
 	WriteAll Write = "all" // the summary and the keys
 	WriteMem Write = "mem" // mem= alone
 )
 
-// Input is the question.
+// Input is what is asked about.
 type Input struct {
 	script.Ask          // without a Script: about the summary alone
 	Config     string   // path of carma.toml
@@ -71,8 +71,8 @@ func OfSummary(in Input, do annotate.EstimateFunc) (Report, error) {
 	return Report{Estimate: &e, Method: name, Fit: fits(e, place.MarginMiB, models), MaxJobs: place.MaxJobs}, nil
 }
 
-// OfScript tells how slurmctld will treat a script, and puts the keys and the summary
-// into the script if asked to.
+// OfScript says what slurmctld will make of a script, and puts the keys and the
+// summary into the script if asked to.
 func OfScript(in Input, do annotate.EstimateFunc) (Report, error) {
 	s, err := script.Read(in.Script)
 	if err != nil {
@@ -117,7 +117,7 @@ func OfScript(in Input, do annotate.EstimateFunc) (Report, error) {
 	return r, nil
 }
 
-// edit is the text wanted in the script.
+// edit is the text that is to stand in the script.
 func (in Input) edit() (script.Edit, error) {
 	if in.Summary == "" {
 		return script.Edit{Keys: in.Keys}, nil
@@ -145,8 +145,8 @@ func memOnly(path string, r Report) (script.Edit, error) {
 	return script.Edit{Keys: []string{"mem=" + strconv.FormatInt(r.Estimate.ReserveMiB, 10) + "M"}}, nil
 }
 
-// judge tells how slurmctld's plugin treats a script, and gives the estimate. An error
-// is the estimate's; the refusal of a script is none.
+// judge says what slurmctld's plugin does with a script, and what it is estimated at.
+// An error is one of the estimate; a script that would be refused is no error.
 func judge(in Input, where script.Site, text []byte, do annotate.EstimateFunc) (Report, error) {
 	s, d, err := script.Judge(in.Ask, where, text)
 	r := Report{Submission: s, MaxJobs: where.Placement.MaxJobs}
@@ -173,8 +173,8 @@ func judge(in Input, where script.Site, text []byte, do annotate.EstimateFunc) (
 	return r, nil
 }
 
-// breakdown estimates and puts the parts into their printed order: the training's
-// own first.
+// breakdown estimates and puts the parts into their printed order: first what the
+// training itself takes.
 func breakdown(do annotate.EstimateFunc, method string, s estimator.Spec) (estimator.Estimate, error) {
 	e, err := do(method, s)
 	if err != nil {
