@@ -13,9 +13,9 @@ import (
 // Evidence that a summary must show before its estimate is sure. Each figure was
 // judged on measured runs, every family left out in turn (README.md).
 const (
-	// agreePct is how far apart the two counts of kept memory may be, of the larger
-	// count, and agreeEstimatePct the same of the whole estimate: a smaller
-	// difference does not matter.
+	// agreePct is how far apart the two counts of kept memory may be, as a part of
+	// the larger count, and agreeEstimatePct the same as a part of the whole
+	// estimate: a smaller difference does not matter.
 	agreePct         = 18
 	agreeEstimatePct = 4
 	// mostOutputs is how many times the outputs of all rows can be kept at most; no

@@ -50,7 +50,7 @@ func (n *Node) Shut(h jobenv.Hook) {
 	}
 }
 
-// unconfine ends the confinement of a job once the job has ended here.
+// unconfine ends the confinement of a job that has ended here.
 func (n *Node) unconfine(h jobenv.Hook) {
 	if n.Guard == nil {
 		return
@@ -177,8 +177,9 @@ func (t taskFile) names(uuids []string) string {
 }
 
 // without tells a task that it has no GPU, where Slurm says nothing: a program of CUDA
-// would then take the first GPU open to the program, and enroot's hook bring in all, as
-// most images ask. A component of a heterogeneous job finds the leader's variables.
+// would then take the first GPU open to the program, and enroot's hook would bring in
+// all, as most images ask for all. A component of a heterogeneous job finds the
+// leader's variables.
 func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
 	_, err := awaitTaskFile(w, runDir, job)
 	if component || get("CUDA_VISIBLE_DEVICES") == "" {

@@ -18,8 +18,8 @@ import (
 // the job's tasks, and leaves them in the task file; the program that tells tasks of
 // their GPUs, now TaskProlog, sets the variables that the user has not set.
 
-// variables are for a job's tasks where their user has set none. With limited the driver
-// holds the job to its booking, which programs then see as the size of the GPU.
+// variables is what a job's tasks get where their user has set none. With limited the
+// driver holds the job to its booking, which programs then see as the size of the GPU.
 func variables(c config.Config, h jobenv.Hook, t taskFile, limited bool) map[string]string {
 	if len(t.UUIDs) == 0 {
 		return nil
@@ -86,7 +86,7 @@ func assign(want map[string]string, look func(string) (string, bool)) string {
 		name, value, _ := strings.Cut(word, "=")
 		earlier[name] = value
 	}
-	// users tells whether a variable has a value of another origin.
+	// users tells whether a variable has a value that CARMA has not set.
 	users := func(name string) bool {
 		value, set := look(name)
 		before, ours := earlier[name]

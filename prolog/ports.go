@@ -14,14 +14,14 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is a Prolog's part of the node's ledger.
+// Ledger is what a Prolog needs of the node's ledger.
 type Ledger interface {
 	Readings
 	Leases
 	Returned
 }
 
-// Readings are the ledger's readings of the node.
+// Readings are what the ledger says of the node.
 type Readings interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
@@ -48,7 +48,7 @@ type Held interface {
 	DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error
 }
 
-// EpilogLedger is an Epilog's part of the node's ledger.
+// EpilogLedger is what an Epilog needs of the node's ledger.
 type EpilogLedger interface {
 	Ending
 	Returned
@@ -67,24 +67,24 @@ type Ending interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
-// Faults are the conclusions from the end of a job on its GPUs and their MPS servers.
+// Faults are what the end of a job says of its GPUs and their MPS servers.
 type Faults interface {
 	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
 	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
-// Records takes accounting, and tells of ended jobs.
+// Records is where accounting goes, and tells of jobs that have ended.
 type Records interface {
 	Put(ctx context.Context, a db.Attempt) error
 	Lately(ctx context.Context, q db.Lately) (db.Happened, error)
 }
 
-// LostRecords takes the record of an attempt that had no Epilog.
+// LostRecords is where the record of an attempt goes that had no Epilog.
 type LostRecords interface {
 	PutLost(ctx context.Context, a db.Attempt) error
 }
 
-// Slurm holds the hooks' questions to slurmctld, asked only when a job has to return to the queue, or may have booked
+// Slurm is what the hooks ask of slurmctld, and only when a job has to return to the queue, or may have booked
 // nothing.
 type Slurm interface {
 	Jobs
@@ -122,7 +122,7 @@ type Changing interface {
 	Notify(ctx context.Context, job uint32, text string) error
 }
 
-// Preempting holds a Prolog's questions to slurmctld where its job may preempt others.
+// Preempting is what a Prolog asks of slurmctld where its job may preempt others.
 type Preempting interface {
 	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error

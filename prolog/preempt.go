@@ -17,10 +17,10 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// preemption is a Prolog's work for a job that has started here whatever the node's GPUs can
-// give, and may preempt others (docs/adr/0014): slurmctld cannot see that memory of GPUs comes
-// free when other jobs end, so slurmctld preempts for processors and slots, and not for GPU
-// memory.
+// preemption is what a Prolog does for a job that has started here whatever the node's GPUs
+// can give, and may preempt others (docs/adr/0014): slurmctld cannot see that memory of GPUs
+// comes free when other jobs end, so slurmctld preempts for processors and slots, and not for
+// GPU memory.
 type preemption struct {
 	asked  time.Time
 	sent   bool // the steward has sent the job here to preempt

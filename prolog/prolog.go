@@ -31,7 +31,7 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Node holds the resources of the hooks on a node.
+// Node is what the hooks have at hand on a node.
 type Node struct {
 	Name       string // Slurm's
 	Host       string // short host name
@@ -62,9 +62,9 @@ type Node struct {
 	GuardErr error
 }
 
-// request derives the job's needs of the node from the environment. A job that
-// job_submit did not annotate, or that runs in a partition that does not share,
-// gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
+// request derives from the environment what the job needs of the node. A job
+// that job_submit did not annotate, or that runs in a partition that does not
+// share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
 func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
@@ -158,7 +158,7 @@ type launch struct {
 	request gres.Request
 	job     lease.Job
 	about   JobMeta
-	retry   string // why the job runs again; empty: first run
+	retry   string // why the job runs again; empty: it does not
 	started time.Time
 	asked   bool // slurmctld may return the job to the queue: its answer was missing
 
@@ -170,7 +170,7 @@ type launch struct {
 	preemption preemption
 }
 
-// arrive finds out the job's needs here.
+// arrive finds out what the job needs here.
 func (n *Node) arrive(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) *launch {
 	l := &launch{Hook: h, node: n, ledger: ledger, slurm: slurm, started: time.Now()}
 	l.request, l.job, l.about = n.request(h)
@@ -189,8 +189,9 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	return l
 }
 
-// fitNode gives all GPUs to a job without job_submit's annotation, and with more slots
-// from slurmctld than there are GPUs, if the job has the node to itself.
+// fitNode gives all GPUs to a job that job_submit has not annotated, and to which
+// slurmctld has given more slots than there are GPUs, if the job has the node to
+// itself.
 func (l *launch) fitNode(ctx context.Context) {
 	if l.Carma.Annotated || l.request.GPUs == 1 {
 		return
@@ -216,7 +217,7 @@ func (l *launch) fit(j sctl.Job, node int) {
 	}
 }
 
-// finish tells the job of its leases.
+// finish tells the job which GPUs it was leased.
 func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 	gpus, err := l.granted(ctx, granted)
 	if err == nil {

@@ -13,9 +13,9 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// recover requeues the job, with whole GPUs or a rung up the ladder. recover
-// returns the partition and whether the job will be alone, or why the job stays
-// failed. The job is COMPLETING, so it cannot start before this Epilog ends.
+// recover requeues the job, with whole GPUs or a rung up the ladder. It returns
+// the partition and whether the job will be alone, or why the job stays failed.
+// The job is COMPLETING, so it cannot start before this Epilog ends.
 func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, alone bool, err error) {
 	if !v.job.Requeue {
 		return "", false, errNoRequeue

@@ -22,8 +22,8 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// besideWithin is how long before the end of a job an act of a co-located job may have caused the end: a server's
-// start profiles for some ten seconds, and samples are of ten.
+// besideWithin is how long before the end of a job a co-located job may have done something that caused the end:
+// a server's start profiles for some ten seconds, and samples are of ten.
 const besideWithin = 30 * time.Second
 
 // lately asks the records about the last while. Where the records do not tell, no co-located job has done anything,
@@ -139,7 +139,7 @@ func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, 
 // slackMiB is a context of CUDA's, which not every driver counts to a process.
 const slackMiB = 600
 
-// noteOf is a note for the record from a scan of stderr.
+// noteOf is the note for the record that follows from a scan of stderr.
 func noteOf(r userfile.Reply) string {
 	switch {
 	case r.State != userfile.StateOK:

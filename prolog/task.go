@@ -34,11 +34,11 @@ type taskFile struct {
 	ReserveMiB  int64    `json:"reserve_mib"`  // per GPU
 	PipeDir     string   `json:"pipe_dir"`     // of the MPS daemon; empty: no MPS
 	Devices     int      `json:"devices"`      // that the daemon serves
-	RetryReason string   `json:"retry_reason"` // why the job runs again; empty: first run
+	RetryReason string   `json:"retry_reason"` // why the job runs again; empty: it does not
 	Undecided   bool     `json:"undecided"`    // tasks wait until another file stands here, or none
 	GPUs        []GPU    `json:"gpus"`         // the leased ones, as others look for them
 
-	Variables map[string]string `json:"variables,omitempty"` // for tasks, where their user has set none
+	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
@@ -160,7 +160,7 @@ func Told(get jobenv.Getenv) bool {
 const (
 	taskLooks     = 200 * time.Millisecond
 	taskGivesUpAt = 5 * time.Minute
-	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends a command silent for five
+	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends a command that says nothing for five
 )
 
 // awaitTaskFile is readTaskFile once the job's GPUs have been decided.
@@ -261,7 +261,7 @@ func (t taskFile) slotsOfStep(known bool, get jobenv.Getenv) ([]int, error) {
 }
 
 // whole tells whether slurmctld gave the job all slots of the node, and the job was
-// leased the GPUs of its request.
+// leased the GPUs that it asked for.
 func (t taskFile) whole() bool { return 0 < len(t.UUIDs) && len(t.UUIDs) < len(t.Slots) }
 
 // narrow follows a binding of single tasks (--gpus-per-task, --gpu-bind),

@@ -21,7 +21,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// verdict holds the Epilog's findings on the end of a job.
+// verdict is what the Epilog finds out about the end of a job.
 type verdict struct {
 	signature  string // of the OOM; empty: none
 	note       string
@@ -246,7 +246,7 @@ func (v verdict) reason() string {
 	return v.because
 }
 
-// token is the note in AdminComment on a requeued job.
+// token is what AdminComment says of a job that is requeued.
 func (v verdict) token(key, value string) string {
 	return admincomment.Retry(v.reason(), v.signature, key, value)
 }

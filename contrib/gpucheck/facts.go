@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// facts are the questions that need no load.
+// facts are the checks that need no load.
 func facts(_ context.Context, k *kit) {
 	k.check("machine", "", "", func(c *check) error {
 		c.Saw = fmt.Sprintf("%s, %d MiB", k.gpu.Model, k.gpu.TotalMiB)

@@ -42,7 +42,7 @@ const (
 	History = "history"
 )
 
-// Views are the views beside jobs.
+// Views are the other views, beside jobs.
 var Views = []string{Summary, GPUs, History}
 
 // Report is a selection of jobs and how to print it.

@@ -59,7 +59,7 @@ type summary struct {
 	order     []string
 }
 
-// dimensions are the ways to group jobs.
+// dimensions are what jobs can be grouped by.
 var dimensions = map[string]func(*job, *time.Location) string{
 	"user":      func(j *job, _ *time.Location) string { return cmp.Or(j.User, unknownText) },
 	"account":   func(j *job, _ *time.Location) string { return cmp.Or(j.Account, unknownText) },

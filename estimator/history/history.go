@@ -47,10 +47,10 @@ const (
 )
 
 // KeyOf returns the key; 0, of which nothing is known, for a script beyond the limits. The key leaves
-// out everything without influence on the memory of a job: comments and #SBATCH lines, empty lines,
-// and of #CARMA lines what the user says about sharing and about the end of the job's time. A #CARMA
-// line behind the first command is a comment. Nothing is known of a job without a script, as of
-// salloc, and without a name.
+// out what does not change the memory of a job: comments and #SBATCH lines, empty lines, and of
+// #CARMA lines what the user says about sharing and about the end of the job's time. A #CARMA line
+// behind the first command is a comment. Nothing is known of a job without a script, as of salloc,
+// and without a name.
 func KeyOf(a Ask) Key {
 	if len(a.Script) > maxScriptBytes || bytes.Count(a.Script, newline) > maxScriptLines {
 		return 0

@@ -29,8 +29,8 @@ type Run struct {
 	FullMiB  int64
 }
 
-// last is how many runs of a key count: the old runs of a script say less than
-// the new ones.
+// last is how many runs of a key count: what a script did long ago says less
+// than what it does now.
 const last = 10
 
 // Learner makes a history of runs, which may come in any order.

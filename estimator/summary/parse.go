@@ -56,7 +56,7 @@ func parseAs(f Format, text []byte) ([]*Model, error) {
 }
 
 // shows says whether a tool's output may be in the text: a row of torchsummary, or the
-// head of a representation. To look costs less than to read.
+// head of a representation. To look for such lines costs less than to read them.
 func shows(f Format, text []byte) bool {
 	if f == TorchSummary {
 		return bytes.Contains(text, []byte("[-1,"))

@@ -22,7 +22,7 @@ type Offer struct {
 	MiB  int64
 	UID  uint32 // of the only user, if Own
 	Own  bool
-	GPUs int // how many the job wants that the GPU is kept for; 0: it is kept for none
+	GPUs int // GPUs wanted by the job that the GPU is kept for; 0: kept for none
 }
 
 // Given is how much a node's GPUs can give a job, by the number of GPUs less 1.

@@ -22,7 +22,7 @@ const (
 // due is when slurmctld is asked next for its counts.
 type due struct {
 	asked, at time.Duration // on the ledger's clock; at 0: nothing is known yet
-	same      bool          // the last answer was what slurmctld was told, without a hold
+	same      bool          // the last answer was as slurmctld was told, without a hold
 	told      string        // then
 }
 

@@ -54,9 +54,9 @@ type Publisher struct {
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last updates were too recent")
 
-// Publish tells slurmctld the node's capacity if it differs from what slurmctld was last told. The error is
+// Publish tells slurmctld the node's capacity if the capacity differs from the one last told. The error is
 // ErrTooSoon if the caller should come again. The agent begins: where slurmctld was told nothing, as by an agent
-// that compares no counts, Publish tells it nothing.
+// that compares no counts, Publish tells slurmctld nothing.
 func (p *Publisher) Publish(ctx context.Context) error {
 	return p.publish(ctx, false)
 }

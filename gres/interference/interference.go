@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package interference says how jobs that run on one GPU at the same time slow each other
-// down. The package is pure. The choice of GPUs keeps bounds by this law, and carma-sim
-// plays by the same: so the simulator shows a node's promises.
+// down. The package is pure. The choice of GPUs keeps bounds with it, and carma-sim plays
+// with it: so what a node promises is what the simulator shows.
 package interference
 
 // Client is a job with a process on a GPU.

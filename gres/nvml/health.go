@@ -46,7 +46,7 @@ func (d *device) openHealth() {
 const maxXids = 16
 
 // xids are the errors that the driver has reported since the last look. The driver keeps
-// the errors until asked (nvml.h, nvmlEventSetWait).
+// the errors until they are asked for (nvml.h, nvmlEventSetWait).
 func (d *device) xids() (list []uint64) {
 	for d.health.events != nil && len(list) < maxXids {
 		e, ret := d.health.events.Wait(0)
@@ -60,7 +60,8 @@ func (d *device) xids() (list []uint64) {
 	return list
 }
 
-// readHealth asks for the state of the device. Unanswered values stay unchanged.
+// readHealth asks for the state of the device. A value that the device does not answer stays
+// as it was.
 func (d *device) readHealth() {
 	h := &d.health
 	if time.Since(h.at) < healthEvery {

@@ -10,9 +10,9 @@ import (
 
 // cgroupJob returns the job in whose cgroup a process of a user is, by the text of
 // /proc/PID/cgroup; 0: in none. Anybody may name a directory job_7 in a cgroup
-// delegated to him, so only the cgroups that slurmd itself makes count, in slurmd's
-// place (22.05 to 26.05; plugins/cgroup/v1/xcgroup.c, xcgroup_create_hierarchy, and
-// v2/cgroup_v2.c, _set_int_cg_ns):
+// delegated to him, so only the cgroups that slurmd itself makes count, where
+// slurmd makes them (22.05 to 26.05; plugins/cgroup/v1/xcgroup.c,
+// xcgroup_create_hierarchy, and v2/cgroup_v2.c, _set_int_cg_ns):
 //
 //	/slurm/uid_UID/job_JOB/...                      v1
 //	ABOVE/SLICE/slurmstepd.scope/job_JOB/...         v2

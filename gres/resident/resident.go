@@ -21,8 +21,8 @@ import (
 type Owner struct {
 	Gone      bool   // the process has ended
 	JobID     uint32 // 0: of no job
-	Claimed   bool   // JobID is only from the process's own environment
-	UID       uint32 // real, or the maker's of the process's user namespace
+	Claimed   bool   // JobID is only what the process's own environment says
+	UID       uint32 // real, or of the user who made the user namespace of the process
 	MPSServer bool   // a server that root's MPS control daemon started
 }
 
@@ -135,8 +135,8 @@ func (p Proc) isHere(pid int, job uint32, sockets map[string]string) bool {
 	return true
 }
 
-// listening are the paths of the sockets at which processes listen, by the name of a socket's
-// file descriptor.
+// listening are the paths of the sockets at which processes listen, by the name that a file
+// descriptor of the socket has.
 func (p Proc) listening() map[string]string {
 	paths := map[string]string{}
 	text, _ := os.ReadFile(p.Root + "/net/unix")

@@ -11,7 +11,7 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// Text is the verdict of the job's text.
+// Text is what the job's text says.
 type Text string
 
 // The texts, in the words of the table.
@@ -115,7 +115,7 @@ func EndOf(code, signal int, ranS float64) End {
 	return Later
 }
 
-// Outcome is the decision.
+// Outcome is the decision on a job.
 type Outcome string
 
 // The outcomes.
@@ -214,7 +214,7 @@ func (e Evidence) words() string {
 	return "it says that memory was not enough"
 }
 
-// seen is NVML's view.
+// seen describes the memory that NVML saw.
 func (e Evidence) seen() string {
 	used := fmt.Sprintf("it used %s of the %s that it booked", usertext.GiB(e.PeakMiB), usertext.GiB(e.BookedMiB))
 	switch {

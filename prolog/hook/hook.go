@@ -84,7 +84,7 @@ func startedByStepd() bool {
 // Prolog's cost went into threads that look for work.
 func OneThread() { runtime.GOMAXPROCS(1) }
 
-// step is the work of a hook.
+// step is what one of the hooks does.
 type step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger, sctl.Client) error
 
 // run prepares the resources shared by the hooks, takes the step and swallows its
@@ -144,8 +144,9 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
 
-// withoutConfig does the possible on a node without a usable carma.toml: a job with GPUs returns to
-// the queue, for here the job would see none. Where slurmctld does not answer, its tasks wait.
+// withoutConfig does what is possible on a node without a usable carma.toml: a job with GPUs
+// returns to the queue, for here the job would see none. Where slurmctld does not answer, its tasks
+// wait.
 func withoutConfig(ctx context.Context, path, name string, h jobenv.Hook, log *slog.Logger) error {
 	c := config.Default()
 	n := NewNode(c, h.Node, log)

@@ -91,8 +91,8 @@ func Run(in io.Reader, path, dir string, out io.Writer, estimate annotate.Estima
 	}
 }
 
-// readLine reads up to a line feed or the end, which is io.EOF. Of a line
-// longer than most the beginning is returned.
+// readLine reads up to a line feed or the end, which is io.EOF. Of a line that
+// is longer than most, readLine returns the beginning.
 func readLine(r *bufio.Reader, most int) (line []byte, tooLong bool, err error) {
 	for {
 		piece, err := r.ReadSlice('\n')

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// Kind is the kind of a line of a script for CARMA.
+// Kind is what a line of a script is to CARMA.
 type Kind uint8
 
 // The kinds of lines.

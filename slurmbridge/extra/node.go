@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extra reads and writes Slurm's Extra fields: the counts of a node's GPUs for jobs
-// stand in the node's Extra, a flat JSON object, and a job's demand on a node in the job's
-// --extra, a constraint on the keys of the object. slurmctld compares both with
+// Package extra reads and writes Slurm's Extra fields: what a node's GPUs can give a job stands
+// in the node's Extra, a flat JSON object, and what a job asks of a node in the job's --extra, a
+// constraint on the keys of the object. slurmctld compares both with
 // SchedulerParameters=extra_constraints (src/common/extra_constraints.c). From 24.11 on srun and
 // salloc wait for a constraint, too; below that CARMA publishes nothing.
 package extra
@@ -29,7 +29,7 @@ const (
 )
 
 // All is how many GPUs a node has, where all of them are there and well, else 0: a job for whole
-// nodes asks for so many, and is planned by the GRES consumed.
+// nodes asks for so many, and is planned by the GRES that it consumes.
 const All = prefix + "all"
 
 // Key is the count of MiB that each of k GPUs of a node can give a job of anybody at once.
@@ -63,7 +63,7 @@ func write(o map[string]json.RawMessage) (string, error) {
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // others' text stays unchanged
+	e.SetEscapeHTML(false) // what others wrote stays as they wrote it
 	if err := e.Encode(o); err != nil {
 		return "", fmt.Errorf("write a node's Extra: %w", err)
 	}

@@ -9,8 +9,8 @@ import (
 	"carma/estimator/history"
 )
 
-// Carma is what job_submit adds to a job, and what the hooks on its node are told of it.
-// The zero value is that of a job that was not annotated.
+// Carma is what job_submit adds to a job, and what the hooks on its node are told. The
+// zero value stands for a job that was not annotated.
 type Carma struct {
 	Mode        Mode
 	Method      string      // package method
@@ -106,9 +106,9 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 	return b
 }
 
-// carmaFromEnv reads what AppendEnv wrote. Only slurmctld can have written it (the
-// shim drops what clients send), so a value that cannot be read is taken as absent
-// and the job as not annotated.
+// carmaFromEnv reads the variables of AppendEnv. Only slurmctld can have written
+// these (the shim drops what clients send), so a value that cannot be read is
+// taken as absent and the job as not annotated.
 func carmaFromEnv(get Getenv) Carma {
 	n := numbers{get: func(name string) string { return get(carmaPrefix + name) }}
 	if n.get("V") != strconv.Itoa(carmaVersion) {

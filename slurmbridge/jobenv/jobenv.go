@@ -30,7 +30,7 @@ type Hook struct {
 	StdOut    string
 	SLUID     string // the job's other name, from 25.11 on; empty before
 	BatchHost bool   // the batch script runs here
-	OneNode   bool   // this is the job's only node
+	OneNode   bool   // the job's only node
 	HetJobID  uint32 // leader of a heterogeneous job, whose script it is; 0: none
 	Slots     []int  // of gres/gpu on this node
 	Exit      Exit   // Epilog only

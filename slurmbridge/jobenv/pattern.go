@@ -92,7 +92,7 @@ func (o Output) symbol(c byte) (value string, numeric, ok bool) {
 		return id, true, true
 	case 'a':
 		if o.ArrayJobID == 0 {
-			return "4294967294", true, true // NO_VAL, as Slurm prints it
+			return "4294967294", true, true // NO_VAL, as printed by Slurm
 		}
 		return o.ArrayTask, true, true
 	case 'b': // array task id modulo 10

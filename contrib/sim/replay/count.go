@@ -48,8 +48,8 @@ func (s *slurm) tell(id int32) {
 	s.count(id)
 }
 
-// count is slurmctld's own view of a node: no more than the agent has told, and
-// no more than is left of the GRES that jobs consume.
+// count is slurmctld's own view of a node: no more than the agent has told
+// slurmctld, and no more than is left of the GRES that jobs consume.
 func (s *slurm) count(id int32) {
 	n := &s.nodes[id]
 	more := false

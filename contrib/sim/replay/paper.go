@@ -244,7 +244,7 @@ func (p *paper) look() {
 	p.wakeAt(next)
 }
 
-// startIdle starts a task on GPUs without a visible process.
+// startIdle starts a task on GPUs on which no process is seen.
 func (p *paper) startIdle(id int32) bool {
 	readings := make([]gres.Reading, len(p.m.gpus))
 	for g := range readings {

@@ -27,7 +27,7 @@ const (
 	WriteMem Write = "mem" // mem= alone
 )
 
-// Input is what is asked about.
+// Input is the question and its subject.
 type Input struct {
 	script.Ask          // without a Script: about the summary alone
 	Config     string   // path of carma.toml
@@ -146,7 +146,7 @@ func memOnly(path string, r Report) (script.Edit, error) {
 }
 
 // judge says what slurmctld's plugin does with a script, and what it is estimated at.
-// An error is one of the estimate; a script that would be refused is no error.
+// An error is one of the estimate; the refusal of a script is no error.
 func judge(in Input, where script.Site, text []byte, do annotate.EstimateFunc) (Report, error) {
 	s, d, err := script.Judge(in.Ask, where, text)
 	r := Report{Submission: s, MaxJobs: where.Placement.MaxJobs}
