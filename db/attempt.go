@@ -61,7 +61,7 @@ func (a *Attempt) texts() [15]*string {
 
 // Clean makes the texts of a record fit to be shown (usertext): users gave some of them.
 func (a *Attempt) Clean() {
-	if a.clean { // as nearly all of Scan's are
+	if a.clean { // as nearly all that Scan reads are
 		return
 	}
 	for _, s := range a.texts() {
@@ -75,14 +75,14 @@ func (a *Attempt) Clean() {
 // NodeFail is the state of an attempt without an Epilog, in sacct's word.
 const NodeFail = jobstate.NodeFail
 
-// AttemptGPU has a job's figures on a GPU.
+// AttemptGPU is what a job did on one GPU.
 type AttemptGPU struct {
 	UUID  string
 	Model string
 	figure.Figures
 }
 
-// Total has a job's figures on all its GPUs of a node.
+// Total is what a job did on all its GPUs of a node.
 type Total struct {
 	UUIDs     []string
 	Model     string // of the first GPU
@@ -138,7 +138,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 	if n > 0 {
 		t.SMActPct = round(smact/figure.Measured(n), 10)
 	}
-	// As kept, so a record is the same wherever read.
+	// As they are kept, so that a record is the same wherever it is read.
 	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1),
 		round(t.AloneS, 1000)
 	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS, &t.LawS} {
@@ -152,7 +152,7 @@ func round(m figure.Measured, parts float64) figure.Measured {
 }
 
 // Put writes a record; an earlier record of the same job, restart and node is
-// replaced, so an Epilog run twice counts once.
+// replaced, so that an Epilog that runs twice counts once.
 func (d *DB) Put(ctx context.Context, a Attempt) error {
 	if err := d.PutAll(ctx, []Attempt{a}); err != nil {
 		return fmt.Errorf("record of job %d: %w", a.JobID, err)
@@ -207,7 +207,7 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// firstColumns are the columns of a record in its generated column line.
+// firstColumns are the columns of a record that its generated column line is made of.
 const firstColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
 	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
 	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
@@ -273,8 +273,8 @@ func put(tx *sql.Tx, a *Attempt) error {
 	return nil
 }
 
-// End is known of an attempt only after its Epilog: slurmctld's word on the end,
-// and the figures of its last moments.
+// End is what is known of an attempt only after its Epilog: slurmctld's word on
+// the end, and the figures of its last moments.
 type End struct {
 	JobID      uint32
 	Restart    uint32
@@ -284,7 +284,7 @@ type End struct {
 	Name       string
 	Account    string
 	State      string                    // empty: slurmctld does not know
-	Never      bool                      // requeued, and ended so without another attempt
+	Never      bool                      // the job was requeued, and ended so without another attempt
 	Figures    map[string]figure.Figures // by UUID; nil: none
 	Forward    bool                      // slurmdbd is to get the record
 }

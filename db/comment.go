@@ -29,7 +29,7 @@ const (
 	symbolsMark = "!~!"
 )
 
-// formerStop stood between "JS1:" and commentMark before symbols did.
+// formerStop is the text that stood between "JS1:" and commentMark before symbols did.
 const formerStop = " AA== "
 
 // lettersOnly is the same in upper and lower case.
@@ -42,8 +42,8 @@ const symbols = "!#$&*-.:;<>?@^_~"
 // maxComment bounds the unpacked records; a job of 1,000 nodes has a tenth of it.
 const maxComment = 8 << 20
 
-// MergeComment returns the comment of a job with records put in, in the place of the
-// old records of the same attempts. Records without a place there go.
+// MergeComment returns the comment of a job with records put into it, in the place
+// of the old records of the same attempts. Records without a place there go.
 func MergeComment(job uint32, c Comment, list []Attempt) (string, error) {
 	old, others, err := splitComment(c.Text)
 	if err != nil {

@@ -53,7 +53,7 @@ func (p *Publisher) copy(ctx context.Context, name string) (cpu time.Duration, b
 	return 0, bytes, p.replace(path, func() error { return os.Rename(temp, path) })
 }
 
-// processTime is this process's time on all cores.
+// processTime is the time on all cores that this process has used.
 func processTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -70,8 +70,7 @@ func (p *Publisher) remove(path string) error {
 	return err
 }
 
-// replace does away with a copy and remembers the copy until nobody may read the copy
-// any longer.
+// replace removes a copy and remembers it until nobody may read it any longer.
 func (p *Publisher) replace(path string, do func() error) error {
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

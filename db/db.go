@@ -96,8 +96,8 @@ func Open(path string) (*DB, error) {
 	return d, nil
 }
 
-// writerCacheKiB bounds a writer's pages (a negative number is KiB): the agent would
-// come to SQLite's 2 MB in hours, and has no use for them.
+// writerCacheKiB bounds the pages that a writer keeps (a negative number is KiB):
+// the agent would come to SQLite's 2 MB in hours, and has no use for them.
 const writerCacheKiB = "-256"
 
 // busy is how long writers wait for each other.
@@ -129,8 +129,8 @@ func OpenRead(path string) (d *DB, err error) {
 	return d, nil
 }
 
-// create makes the file, for its owner alone, and its directory, the users' way to
-// the published copies, whatever the umask.
+// create makes the file, for its owner alone, and its directory, through which
+// users reach the published copies, whatever the umask.
 func create(path string) error {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		old := syscall.Umask(0o022)

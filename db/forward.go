@@ -24,15 +24,16 @@ type Slurmdbd interface {
 	// Comments returns the comments of jobs of a cluster, and of the other tasks of
 	// an array whose id is among them; a job unknown to slurmdbd is missing.
 	Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]Comment, error)
-	// SetComment replaces a comment. ErrRefused is final.
+	// SetComment replaces a comment. ErrRefused means that it never will be
+	// replaced.
 	SetComment(ctx context.Context, cluster string, job uint32, comment string) error
 }
 
 // ErrRefused means that a job's comment cannot take records: they stay on the node.
 var ErrRefused = errors.New("the comment cannot take records")
 
-// sendAfter is how long a record waits before it is sent, so others' text at the
-// end of a job is there by then.
+// sendAfter is how long a record waits before it is sent, so that what others
+// write at the end of a job is there by then.
 const sendAfter = 10 * time.Second
 
 // A record not taken by slurmdbd is tried again, later every time, for about a
@@ -177,7 +178,7 @@ func (d *DB) settle(ctx context.Context, r outboxRow, done bool, now time.Time) 
 	return nil
 }
 
-// drop takes a job out of the outbox, unless put there anew.
+// drop takes a job out of the outbox, unless it has been put there anew.
 func (d *DB) drop(ctx context.Context, r outboxRow) error {
 	if _, err := d.sql.ExecContext(ctx, "DELETE FROM outbox WHERE job_id=? AND cluster=? AND tries=?", r.job, r.cluster,
 		r.tries); err != nil {

@@ -79,7 +79,7 @@ const (
 	oldStays = 5 * time.Minute
 )
 
-// Publish makes the due copy, if any, and is called about once a second.
+// Publish makes the copy that is due, if one is. It is called about once a second.
 func (p *Publisher) Publish(ctx context.Context, r Readers) error {
 	p.empty(time.Now().Add(-oldStays))
 	if ok, err := p.open(); err != nil || !ok {
@@ -173,8 +173,8 @@ func (p *Publisher) step(ctx context.Context, r Readers) error {
 	return p.settle(ctx)
 }
 
-// admit makes the directory, takes away copies not for readers, and the leavings of a
-// killed publisher.
+// admit makes the directory, and removes copies that the readers may not see, and
+// what a killed publisher has left.
 func (p *Publisher) admit(r Readers) error {
 	// Users open a copy by its name, and need not see whose there are.
 	if err := os.Mkdir(p.dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -293,7 +293,7 @@ func (p *Publisher) counts(ctx context.Context, query string) (map[uint32]int64,
 	return counts, rows.Err()
 }
 
-// settle notes that the copies have the changes of the rows.
+// settle notes that the copies have the changes that the rows told of.
 func (p *Publisher) settle(ctx context.Context) error {
 	if len(p.rows) == 0 {
 		return nil

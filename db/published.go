@@ -30,7 +30,7 @@ func uri(path string, options url.Values) string {
 // fill writes a copy of a database to an empty file, which is nobody else's yet, and
 // returns its number of records.
 func fill(ctx context.Context, path, from, name string, r Readers) (records int64, err error) {
-	// The file is thrown away after a failure. No _locking_mode: the mode would hold for the
+	// The file is thrown away if this fails. No _locking_mode: it would hold for the
 	// original, too.
 	options := url.Values{"_journal_mode": {"OFF"}, "_synchronous": {"OFF"}, "_cache_size": {"-1024"}}
 	to, err := open("sqlite3", path, options)
@@ -147,7 +147,7 @@ func (d *DB) Public() bool { return d.public != "" }
 // outdated is how long the copies may go without a word of the publisher.
 const outdated = 2 * time.Minute
 
-// Outdated returns since when copies are not kept up any longer; zero if kept up.
+// Outdated returns since when copies are not kept up any longer; zero if they are.
 func (d *DB) Outdated(now time.Time) time.Time {
 	if d.public == "" {
 		return time.Time{}

@@ -31,7 +31,7 @@ type Happened struct {
 const countRequeues = "SELECT requeued_to, count(*) FROM attempt WHERE uid=? AND end_ms>=? AND " +
 	"requeued_to IS NOT NULL GROUP BY requeued_to"
 
-// Lately tells the events on the node, by keys and indices alone.
+// Lately tells what has happened on the node, by keys and indices alone.
 func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 	h := Happened{Requeues: map[string]int{}, Ended: map[uint32]time.Time{}, UsedMiB: map[string][]int64{}}
 	found, err := d.sql.QueryContext(ctx, countRequeues, q.UID, q.Hour.UnixMilli())

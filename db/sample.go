@@ -12,7 +12,7 @@ import (
 	"carma/db/rows"
 )
 
-// Sample has a GPU's figures over a while.
+// Sample is what a GPU did for a while.
 type Sample struct {
 	UUID     string
 	At       time.Time // beginning

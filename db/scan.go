@@ -97,8 +97,8 @@ func (d *DB) line() string {
 const chunk = 1000
 
 // Scan hands the records of one job after the other to f, in the order of their
-// ids: all attempts of a job at once, without the figures of single GPUs. The
-// records are f's own only until f returns.
+// ids: all attempts of a job at once, without the figures of single GPUs. f may
+// keep none of the records after it returns.
 func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) error {
 	where, args := filter.where()
 	query := "SELECT ifnull(group_concat(line, '" + lineEnd + "'),''), count(*) FROM (" +
@@ -216,8 +216,8 @@ type parser struct {
 	foreign bool // usertext.Clean would change some text
 }
 
-// text looks on its way at the characters, which costs nothing for fields as short as
-// these.
+// text also checks the characters on its way, which costs nothing for fields as short
+// as these.
 func (p *parser) text() string {
 	for i := 0; i < len(p.rest); i++ {
 		c := p.rest[i]

@@ -44,7 +44,7 @@ func spoolName(a Attempt) string { return fmt.Sprintf("%d.%d.%s.json", a.JobID, 
 // Drain writes the kept records with put, oldest name first, and forgets each written
 // record. A file that is no record, or the record of another attempt than its name
 // says, is refused: the file is put aside with the suffix .bad. Drain stops at the
-// first failed write.
+// first record that cannot be written.
 func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) error) (refused int, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {

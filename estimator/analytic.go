@@ -13,17 +13,17 @@ import (
 	"carma/estimator/training"
 )
 
-// Limits on the figures of a Spec; beyond is a slip of the pen.
+// Limits on the values of a Spec; beyond them a value is a slip of the pen.
 const (
 	maxBatch = 1 << 20
 	maxSeq   = 1 << 22
 	maxDim   = 1 << 20 // flat features
 	maxGPUs  = 1 << 16
-	// maxShared bounds the tensors that are looked at for shared weights.
+	// maxShared bounds the tensors examined for shared weights.
 	maxShared = 8
 )
 
-// Fitted constants; README.md says on which data, and their meaning.
+// Fitted constants; README.md explains the data and their meaning.
 const (
 	cuBLASBytes = 8519680 // cuBLAS' workspace on A100, from PyTorch's allocator: 4096 KiB x 2 + 16 KiB x 8
 	ncclMiB     = 400     // NCCL's channels and buffers; not measured here
@@ -39,10 +39,11 @@ const (
 // ErrBatch says that neither the user nor the summary gives a batch size.
 var ErrBatch = errors.New("batch size unknown: the summary has -1, say batch=")
 
-// Analytic estimates from the model summary: it is parsed, turned into the
-// list of operations of a training step, and that is played on a simulation
-// of PyTorch's caching allocator. Analytic fails on a summary or a Spec that cannot
-// be read; a part not understood lowers the confidence.
+// Analytic estimates from the model summary: the summary is parsed, turned into
+// the list of operations of a training step, and the list is played on a
+// simulation of PyTorch's caching allocator. Analytic fails on a summary or a
+// Spec that cannot be read; a summary understood only in part lowers the
+// confidence.
 //
 // A text of carma_trace.py is played instead: see package trace.
 func Analytic(s Spec) (Estimate, error) {
@@ -52,7 +53,7 @@ func Analytic(s Spec) (Estimate, error) {
 	return analytic(s, refit{measured: wasMeasured})
 }
 
-// refit is what is fitted beside the base, and what was measured.
+// refit holds the constants fitted beside the base, and the measured classes.
 type refit struct {
 	workspaceQuarters int64
 	measured          func(kind string) bool // enough for a sure estimate
@@ -64,14 +65,14 @@ var fittedScratch = trace.Scratch{Forward: 4, Data: 8, Weight: 4, Few: 6, Groupe
 // RefitTrace is Analytic of a trace with other constants, for cross-validation.
 func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o) }
 
-// Refit is Analytic with another value of the one constant that is fitted
-// beside the base, for cross-validation: the scratch memory of backward
-// convolutions in quarters of what they read and write.
+// Refit is Analytic with another value of the only constant fitted beside the
+// base, for cross-validation: the scratch memory of backward convolutions in
+// quarters of the bytes they read and write.
 func Refit(s Spec, workspaceQuarters int64) (Estimate, error) {
 	return analytic(s, refit{workspaceQuarters, wasMeasured})
 }
 
-// Rejudge is Analytic with other measured classes than those of measured.go, for cross-validation.
+// Rejudge is Analytic with other measured classes than in measured.go, for cross-validation.
 func Rejudge(s Spec, measured func(kind string) bool) (Estimate, error) {
 	return analytic(s, refit{0, measured})
 }
@@ -106,7 +107,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	return e, nil
 }
 
-// ofModel estimates one model, by the larger one of two readings where its shapes can be
+// ofModel estimates one model, by the larger of two readings where its shapes can be
 // read in two ways.
 func ofModel(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error) {
 	r, doubtful := otherReading(s, m)
@@ -287,10 +288,10 @@ func largestBlock(g *graph.Graph) int64 {
 	return best
 }
 
-// moreByOutputs is how many bytes the outputs of the rows show to be kept beyond those
-// that the graph finds, where it had to guess: calls that no row shows keep more. Of
-// 464 measured runs for which they do, 59 in a hundred are within 10 % without it, 73
-// with it.
+// moreByOutputs is how many bytes the outputs of the rows show to be kept beyond the
+// bytes that the graph finds, where the graph had to guess: calls without a row keep
+// more. Of 464 measured runs with such bytes, 59 in a hundred are within 10 % without
+// the addition, 73 with it.
 func (s *Spec) moreByOutputs(g *graph.Graph) int64 {
 	if s.GradCheckpoint || g.GuessedPct() < unsurePct {
 		return 0
@@ -302,9 +303,9 @@ func (s *Spec) moreByOutputs(g *graph.Graph) int64 {
 	return max(n-g.Kept, 0)
 }
 
-// applyParams settles which parameters are trained. A count below what the
-// summary shows means shared weights if it is most of them, and adapters in a
-// frozen model (LoRA) if it is a fraction.
+// applyParams settles which parameters are trained. A count below the summary's
+// means shared weights if the count is most of the summary's, and adapters in a
+// frozen model (LoRA) if the count is a fraction.
 func applyParams(g *graph.Graph, want int64, e *Estimate) int64 {
 	var n int64
 	for i := range g.Params {
@@ -350,14 +351,15 @@ func applyParams(g *graph.Graph, want int64, e *Estimate) int64 {
 	return n + want
 }
 
-// denseText says that a summary makes more work for its length than what any
-// of the tools prints; the time that an estimate takes is bounded by it.
+// denseText says that a summary makes more work for its length than the output
+// of any of the tools; the bound limits the time of an estimate.
 func denseText(s Spec, ops int) bool {
 	const from, bytesEach = 16 << 10, 18
 	return len(s.Summary) > from && bytesEach*ops > len(s.Summary)
 }
 
-// work is what one text may cost, whatever the number of its models and of their readings.
+// work is the most work for a text, whatever the number of its models and of their
+// readings.
 type work struct {
 	rows  int   // of all models
 	ops   int   // and parameters, of the models so far

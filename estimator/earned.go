@@ -10,11 +10,12 @@ import (
 	"carma/estimator/training"
 )
 
-// The evidence that a summary must show before its estimate is sure. Each figure was judged on
-// measured runs, every family left out in turn (README.md).
+// Evidence that a summary must show before its estimate is sure. Each figure was
+// judged on measured runs, every family left out in turn (README.md).
 const (
-	// agreePct is how far apart the two counts of what is kept may be, of the larger
-	// one, and agreeEstimatePct the same of the whole estimate: less is no matter.
+	// agreePct is how far apart the two counts of kept memory may be, as a part of
+	// the larger count, and agreeEstimatePct the same as a part of the whole
+	// estimate: a smaller difference does not matter.
 	agreePct         = 18
 	agreeEstimatePct = 4
 	// mostOutputs is how many times the outputs of all rows can be kept at most; no
@@ -39,9 +40,9 @@ func wasMeasured(kind string) bool {
 	return pattern
 }
 
-// unmeasured finds the first class of modules that has no measured runs behind it,
-// and counts its modules. The outermost module is left out: its name is the model's. So is one
-// that chains a convolution, a norm and an activation: it does nothing beyond these.
+// unmeasured finds the first class of modules that has no measured runs behind it, and counts
+// its modules. The outermost module is left out: its name is the model's. So is a module that
+// chains a convolution, a norm and an activation, and does nothing beyond these.
 func unmeasured(m *summary.Model, measured func(kind string) bool) (kind string, count int) {
 	known := map[string]bool{}
 	for i := range m.Rows {
@@ -61,8 +62,8 @@ func unmeasured(m *summary.Model, measured func(kind string) bool) (kind string,
 	return kind, count
 }
 
-// chains says that a row is a container of one convolution, perhaps with one norm and one
-// activation behind it.
+// chains says that a row is a container of one convolution, perhaps followed by one norm
+// and one activation.
 func chains(rows []summary.Row, i int) bool {
 	inside := i - int(rows[i].Start)
 	if rows[i].Start < 0 || inside < 1 || inside > 3 || !graph.Convolution(rows[i-inside].Kind) {
@@ -116,13 +117,13 @@ func (e *Estimate) twoCounts(s Spec, g *graph.Graph) {
 	}
 }
 
-// agree says whether the two counts of what is kept tell the same.
+// agree says whether the two counts of kept memory agree.
 func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 	most := max(g.Kept, g.ByOutputs)
 	return s.Precision == graph.FP32 && most-min(g.Kept, g.ByOutputs) <= max(most/100*agreePct, e.little())
 }
 
-// little is a difference without weight for the estimate.
+// little is a difference without effect on the estimate.
 func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
 
 // wish notes what cuDNN would take beside the estimate if it computed the largest convolution by

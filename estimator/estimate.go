@@ -5,7 +5,7 @@ package estimator
 // MiB is 2^20 bytes.
 const MiB = 1 << 20
 
-// Confidence is the use of an estimate.
+// Confidence says how far an estimate can be trusted.
 type Confidence uint8
 
 // The confidences.
@@ -57,8 +57,8 @@ type Unknown struct {
 type Estimate struct {
 	Path       string // FromSummary or FromTrace; empty: neither, as for Keras
 	FloorMiB   int64  // base and live tensors: less is impossible
-	MiB        int64  // the need of the step: the likely value of nvidia-smi's memory.used
-	ReserveMiB int64  // to be booked
+	MiB        int64  // what the step needs: the likely value of nvidia-smi's memory.used
+	ReserveMiB int64  // memory to book
 	WishMiB    int64  // what cuDNN may take beside MiB on an empty GPU, and gives up under a limit
 	Confidence Confidence
 	Parts      []Part   // in order; the sum is MiB

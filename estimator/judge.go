@@ -15,7 +15,7 @@ import (
 const (
 	unsurePct = 1
 	boundPct  = 15
-	// agreedPct is what may be guessed where the outputs of the rows tell the same.
+	// agreedPct is the share that may be guessed where the outputs of the rows agree.
 	agreedPct = 5
 	// scratchPct is the share of the estimate for scratch memory and the gaps
 	// that it leaves, above which cuDNN's choice of algorithm decides.
@@ -120,7 +120,7 @@ func (e *Estimate) unshown(m *summary.Model, g *graph.Graph) {
 // scratchShare is the percentage of the estimate that no tensor takes.
 func (e *Estimate) scratchShare() int64 { return 100 * e.scratchMiB() / max(e.MiB, 1) }
 
-// scratchMiB is the part of the estimate that no tensor takes.
+// scratchMiB is the part of the estimate beyond the tensors.
 func (e *Estimate) scratchMiB() (n int64) {
 	for _, p := range e.Parts {
 		if p.Name == workspacePart || p.Name == fragmentationPart {
@@ -178,11 +178,11 @@ func (e *Estimate) untested(s Spec) {
 const MarginMiB = 128
 
 // margin sets what to book. For Bound the caller books the GPU; the number is
-// then only the least that it needs.
+// then only the least that the job needs.
 func (e *Estimate) margin() { e.ReserveMiB = e.Confidence.Reserve(e.MiB) }
 
-// Reserve returns what is booked for an estimate of mib. The percentages are those
-// of summaries; traces exceed them no more often (README.md).
+// Reserve returns the booking for an estimate of mib. The percentages hold for
+// summaries; traces exceed them no more often (README.md).
 func (c Confidence) Reserve(mib int64) int64 {
 	pct := int64(sureMarginPct)
 	if c != Sure {

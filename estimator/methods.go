@@ -8,7 +8,7 @@ import (
 	"carma/estimator/method"
 )
 
-// methods are the ways to estimate a summary, by name.
+// methods are the estimators for summaries, by name.
 var methods = map[string]func(Spec) (Estimate, error){
 	method.Analytic: Analytic,
 }

@@ -3,8 +3,8 @@
 // Package estimator says how much GPU memory a training job takes, from a
 // model summary and what a #CARMA line tells: see README.md.
 //
-// The package is pure: no file, no state and no clock, because the package
-// runs inside slurmctld.
+// The package is pure: an estimate opens no file, keeps no state and reads no
+// clock, because the estimator runs inside slurmctld.
 package estimator
 
 import (

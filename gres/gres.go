@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gres holds what the rooms of the node's GPU side say to each other:
-// GPUs, their readings, the leases on them. The package knows no library and no file.
+// Package gres holds what the rooms of the node's GPU side say to each other: GPUs,
+// readings of them, leases on them. The package knows no library and no file.
 package gres
 
 import (
@@ -70,7 +70,7 @@ func FalseZero(smactPct, utilisationPct figure.Measured) bool {
 	return smactPct == 0 && utilisationPct >= 10
 }
 
-// Reading is the ground of a choice: the last sample of a GPU and the
+// Reading is what a choice is based on: the last sample of a GPU and the
 // statistics over its window.
 type Reading struct {
 	GPU
@@ -108,20 +108,21 @@ type Lease struct {
 	ReserveMiB int64
 	Exclusive  bool
 	SMActPct   float64 // expected; 0: not known
-	// measured while the job was alone on the GPU, mean of the time of use; 0: not known
+	// measured while the job was alone on the GPU, mean over the time in which it used
+	// the GPU; 0: not known
 	AlonePct     float64 // SM activity
 	AloneDRAMPct float64 // memory bandwidth
-	MaxSlowdown  float64 // allowed by its user; 0: the site's
-	Slowed       float64 // how many times as long the job takes, where long beyond its bound; 0: not so
+	MaxSlowdown  float64 // that its user allows; 0: the site's
+	Slowed       float64 // how many times as long the job takes, where that has long been beyond its bound; 0: it has not
 	Age          time.Duration
 	Seen         bool   // a process of the job has been seen on the GPU
 	Daemon       Daemon // whose MPS client the job is
 
-	Idle     time.Duration // the job has not used the GPU for so long; 0: in use, or not known
+	Idle     time.Duration // the job has not used the GPU for so long; 0: it does use it, or that is not known
 	IdleSure time.Duration // the last part of Idle in which all readings told so for certain
 }
 
-// Daemon is an MPS control daemon, named by the GPUs in its service: their UUIDs
+// Daemon is an MPS control daemon, named by the GPUs that it serves: their UUIDs
 // in the order of the devices, with commas between. The zero value is none.
 type Daemon string
 
@@ -150,7 +151,7 @@ func (d Daemon) Serves(uuid string) bool {
 // Nobody is the user of a daemon not yet reached by any user.
 const Nobody int64 = -1
 
-// Request is a job's needs of a node.
+// Request is what a job needs of a node.
 type Request struct {
 	JobID       uint32
 	GPUs        int
@@ -159,5 +160,5 @@ type Request struct {
 	Exclusive   bool
 	SMActPct    float64 // expected; 0: not known
 	UID         uint32
-	MaxSlowdown float64 // allowed by its user; 0: the site's
+	MaxSlowdown float64 // that its user allows; 0: the site's
 }

@@ -25,7 +25,7 @@ const (
 var errUncounted = fmt.Errorf("%w: not visible in the node's Extra", lease.ErrNoFit)
 
 // acquire tries until GPUs fit or wait is over, and no longer than most while
-// preempted jobs go.
+// preempted jobs end.
 func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease.Granted, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+l.node.Config.Hooks.Deadline.D())
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 )
 
 // again asks slurmctld about a job with an earlier run: an Epilog, perhaps of
-// another node, may have raised its booking, and the environment still holds the
-// first attempt's request. Without an answer the job gets whole GPUs.
+// another node, may have raised its booking, and the environment still holds
+// the first attempt's request. Without an answer the job gets whole GPUs.
 func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Jobs) (j sctl.Job,
 	w sctl.Words, retry string) {
 	ctx, cancel := n.part(ctx)
@@ -64,6 +64,6 @@ func makeExclusive(r *gres.Request, about *JobMeta) {
 	about.Mode = jobenv.ModeExclusive
 }
 
-// retryUnknown is told to a job requeued for a reason not ours: its user, an
-// administrator, preemption, a node that failed.
+// retryUnknown is told to a job that was requeued for a reason other than
+// CARMA's: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"

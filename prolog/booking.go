@@ -28,7 +28,7 @@ func (l *launch) books(ctx context.Context, slurm Jobs) (tres.List, error) {
 // exceeds tells whether a job needs more than its booking: job_submit has not seen the job, GPUs were added later, or
 // the sizes of GPUs were mistaken. Such a job yields to all jobs with a full booking.
 func (l *launch) exceeds(list tres.List) bool {
-	each := min(l.request.ReserveMiB, l.Carma.FullMiB) // here GPUs may be larger than those of the booking
+	each := min(l.request.ReserveMiB, l.Carma.FullMiB) // here GPUs may be larger than the GPUs of the booking
 	return !l.Carma.Annotated || !list.Books() || int64(l.request.GPUs)*each > list.MiB
 }
 

@@ -68,7 +68,7 @@ func (n *Node) Left(h jobenv.Hook) {
 	n.forgetUndecided(h)
 }
 
-// shutOut closes all GPUs to a job without any. Where shutOut fails, the job returns to
+// shutOut closes all GPUs to a job that has none. Where this fails, the job returns to
 // the queue, or its tasks wait.
 func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	for {
@@ -113,7 +113,7 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 }
 
 // granted returns the GPUs of a lease, in the order of its slots. Where jobs are not confined, a GPU not found
-// is left out.
+// in the readings is left out.
 func (l *launch) granted(ctx context.Context, granted []lease.Granted) ([]gres.GPU, error) {
 	s, err := l.ledger.Snapshot(ctx)
 	if l.node.Guard != nil && err != nil {
@@ -183,9 +183,10 @@ func (t taskFile) names(uuids []string) string {
 	return strings.Join(names, ",")
 }
 
-// without tells a task without a GPU so, where Slurm says nothing: a program of CUDA would
-// then take the first GPU open to the program, and enroot's hook bring in all, as most
-// images ask. A component of a heterogeneous job finds the leader's values.
+// without tells a task that it has no GPU, where Slurm says nothing: a program of CUDA
+// would then take the first GPU open to the program, and enroot's hook would bring in
+// all, as most images ask for all. A component of a heterogeneous job finds the
+// leader's variables.
 func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
 	_, err := awaitTaskFile(w, runDir, job)
 	if component || get("CUDA_VISIBLE_DEVICES") == "" {

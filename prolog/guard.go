@@ -9,8 +9,8 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// FindGuard returns the guard that keeps tasks from other jobs' GPUs; nil: none. The error says
-// why the guard cannot be had where carma.toml wants one.
+// FindGuard returns the guard that keeps tasks from GPUs of other jobs; nil: there is none. The
+// error says why there is none where carma.toml wants a guard.
 func FindGuard(c config.Config, node, slurmConf string) (confine.Guard, error) {
 	h := confine.ForNode(c, node, slurmConf)
 	if !h.HasGPUs() {

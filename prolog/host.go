@@ -39,9 +39,9 @@ func OpenLog(path string) *slog.Logger {
 }
 
 // leavePipe closes the pipe from which slurmd reads a hook's output; a crash goes to the log.
-// Up to 22.05 slurmd kills a hook, and drains the node, when a signal comes to the reading
-// thread: to rotate its log, or of scontrol reconfigure (run_command.c, poll). slurmd is
-// patient with a hook done with its output.
+// Up to 22.05 slurmd kills a hook, and drains the node, when a signal comes to the thread that
+// reads there: to rotate its log, or of scontrol reconfigure (run_command.c, poll). slurmd is
+// patient with a hook that is done with its output.
 func leavePipe(log *os.File) {
 	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
 	if err != nil {

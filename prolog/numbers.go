@@ -20,7 +20,7 @@ type GPU struct {
 	Minor int    `json:"minor"` // N of /dev/nvidiaN
 }
 
-// Numbers are those of GPUs.
+// Numbers are the numbers of GPUs.
 func Numbers(gpus []gres.GPU) []GPU {
 	list := make([]GPU, 0, len(gpus))
 	for _, g := range gpus {
@@ -29,14 +29,14 @@ func Numbers(gpus []gres.GPU) []GPU {
 	return list
 }
 
-// GPUsOf returns the GPUs of a job on this node, from the file its Prolog left for its tasks, readable
-// for everybody; none without the file.
+// GPUsOf returns the GPUs of a job that runs on this node, from the file that its Prolog left for its
+// tasks, which everybody may read; none, where nothing is there.
 func GPUsOf(runDir string, job uint32) ([]GPU, error) {
 	t, err := readTaskFile(runDir, job)
 	return t.GPUs, err
 }
 
-// printNumbers puts the GPUs' own numbers where Slurm has written the slots' numbers. A step's children
+// printNumbers puts the GPUs' own numbers where Slurm has written the numbers of slots. A step's children
 // find SLURM_STEP_GPUS anew: slurmstepd sets or removes the variable for each step, and SLURM_JOB_GPUS for
 // each batch script (gres_common_gpu_set_env, 22.05 to 26.05).
 func (t taskFile) printNumbers(w io.Writer, known bool, get jobenv.Getenv) error {

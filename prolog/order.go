@@ -19,15 +19,15 @@ import (
 
 // place is the place of a Prolog among the Prologs of the node that wait for GPUs.
 //
-// No start of a job lowers a count in the node's Extra. One GPU that comes free satisfies the constraints of all
-// waiting jobs of its size, slurmctld starts as many in one pass as GRES carma allows, and their Prologs race. The
-// last GPUs go to the job that slurmctld would start first: of the highest priority, then of the lowest id.
+// No start of a job lowers a count in the node's Extra. A free GPU satisfies the constraints of all waiting jobs
+// of its size, slurmctld starts as many in one pass as GRES carma allows, and their Prologs race. The last GPUs go
+// to the job that slurmctld would start first: of the highest priority, then of the lowest id.
 type place struct {
 	job   uint32
 	dir   string
 	file  *os.File // locked while the Prolog waits; nil: the Prolog has no place
 	looks int      // in a row, at GPUs after which a second such job finds none
-	later bool     // than another Prolog that waits
+	later bool     // than another waiting Prolog
 	prio  map[uint32]int64
 }
 
@@ -35,8 +35,8 @@ const (
 	placesDir = "waiting"
 	// Prologs of jobs that one pass starts begin within so many looks (retryEvery).
 	firstLooks = 2
-	// An earlier job takes the GPUs that fit it at its next look. A job that waits for other GPUs is left
-	// behind.
+	// An earlier job takes the GPUs that fit the job at its next look. A job that waits for other GPUs is
+	// left behind.
 	mostLooks = 10
 	// So many others are asked about, for so long.
 	mostOthers    = 8
@@ -63,7 +63,7 @@ func (p *place) leave() {
 	}
 }
 
-// others are the jobs of the other Prologs that wait. What a Prolog left behind that was killed goes.
+// others are the jobs of the other waiting Prologs. The file of a killed Prolog is removed.
 func (p *place) others() (jobs []uint32, err error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil {

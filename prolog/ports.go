@@ -34,7 +34,8 @@ type Leases interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
-// Returned notes jobs returned to the queue, and the GPUs kept for them.
+// Returned is where jobs that return to the queue are noted, and the GPUs kept for
+// them.
 type Returned interface {
 	AddPendingRestart(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
@@ -60,7 +61,7 @@ type Sharers interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 }
 
-// Ending finds and ends a job's holdings.
+// Ending finds and ends the leases of a job.
 type Ending interface {
 	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
 	Release(ctx context.Context, key jobenv.JobKey) error
@@ -72,7 +73,7 @@ type Faults interface {
 	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
-// Records takes the accounting, and tells of ended jobs.
+// Records is where accounting goes, and tells of jobs that have ended.
 type Records interface {
 	Put(ctx context.Context, a db.Attempt) error
 	Lately(ctx context.Context, q db.Lately) (db.Happened, error)
@@ -83,7 +84,7 @@ type LostRecords interface {
 	PutLost(ctx context.Context, a db.Attempt) error
 }
 
-// Slurm is the hooks' requests to slurmctld, and only when a job has to return to the queue, or may have booked
+// Slurm is what the hooks ask of slurmctld, and only when a job has to return to the queue, or may have booked
 // nothing.
 type Slurm interface {
 	Jobs

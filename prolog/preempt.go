@@ -17,10 +17,10 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// preemption is a Prolog's work for a job that has started here whatever the node's GPUs can
-// give, and may preempt others (docs/adr/0014): slurmctld cannot see the memory of its GPUs
-// come with the other jobs' end, so slurmctld preempts for processors and slots, and not for
-// memory.
+// preemption is what a Prolog does for a job that has started here whatever the node's GPUs
+// can give, and may preempt others (docs/adr/0014): slurmctld cannot see that memory of GPUs
+// comes free when other jobs end, so slurmctld preempts for processors and slots, and not for
+// GPU memory.
 type preemption struct {
 	asked  time.Time
 	sent   bool // the steward has sent the job here to preempt
@@ -35,20 +35,20 @@ type preemption struct {
 const (
 	preemptEvery = time.Second
 	rightsFor    = time.Minute // after which the rights are asked for again
-	// evictionTakes is the time of a job's end beyond KillWait: its Epilog, and for
-	// memory to be seen as free.
+	// evictionTakes is the time that a job's end takes beyond KillWait: its Epilog, and
+	// for memory to be seen as free.
 	evictionTakes = 15 * time.Second
 	// preemptionTakes bounds the whole preemption where nothing else does.
 	preemptionTakes = 10 * time.Minute
 )
 
-// preempt ends jobs on the node that this job may preempt, if the job fits then, and
-// returns until when the ended jobs may take to go; zero without any. A job with time to
-// go on beyond latest is left alone: the Prolog has gone by then.
+// preempt ends the jobs on the node that its own job may preempt, if the job fits then,
+// and returns until when the preempted jobs may take to end; zero if there are none. A job
+// whose GraceTime reaches beyond latest is left alone: the Prolog has ended by then.
 func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time) {
 	p := &l.preemption
 	if p.looked.IsZero() {
-		p.looked = time.Now() // most waits last a moment
+		p.looked = time.Now() // most Prologs wait for a moment only
 	}
 	if time.Since(p.looked) < preemptEvery {
 		return time.Time{}
@@ -70,7 +70,7 @@ func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time
 		l.node.Log.Warn("look for jobs to preempt", "job", l.JobKey, "error", err)
 		return time.Time{}
 	}
-	closeStale(s.Readings, l.node.Config) // or jobs would be ended for GPUs not leased to this job
+	closeStale(s.Readings, l.node.Config) // or jobs would be ended for GPUs that are not leased to the job
 	found := map[jobenv.JobKey]victim{}
 	leaving := func(g *gres.Lease) choose.Leaving {
 		v, known := found[g.Job]
@@ -96,13 +96,13 @@ func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time
 	if len(jobs) == 0 {
 		return time.Time{}
 	}
-	// Nobody is ended for a job that has gone, as its user may cancel it at any time.
+	// No job is ended for a job that has gone, as its user may cancel it at any time.
 	if _, err := waiting(ctx, l.Hook, l.slurm); err != nil {
 		l.node.Log.Warn("query which jobs a job may preempt", "job", l.JobKey, "error", err)
 		return time.Time{}
 	}
 	if len(p.uuids) == 0 {
-		// The GPUs left would go to others.
+		// The GPUs that they leave would go to others.
 		if err := keepForPreemptor(ctx, l, uuids, l.ledger); err != nil {
 			l.node.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
 			return time.Time{}
@@ -118,8 +118,9 @@ func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time
 	return time.Now().Add(grace + p.rules.KillWait + evictionTakes)
 }
 
-// mayPreempt asks slurmctld about the job and its rights. A job started by slurmctld by the nodes' word on
-// their GPUs has come for free GPUs, unless the steward has sent the job here to preempt others.
+// mayPreempt asks slurmctld about the job and its rights. A job that slurmctld starts by the counts in
+// nodes' Extra has come for the memory counted there, unless the steward has sent the job here to
+// preempt others.
 func (l *launch) mayPreempt(ctx context.Context) error {
 	if !l.Carma.Annotated {
 		return nil
@@ -172,7 +173,7 @@ func (l *launch) victim(ctx context.Context, g *gres.Lease) (v victim) {
 	p := &l.preemption
 	j, err := l.slurm.Job(ctx, g.Job.JobID)
 	if err != nil || j.ID != g.Job.JobID || j.UID != g.UID || j.Restarts != int(g.Job.Restart) {
-		if p.ended[g.Job] { // the job goes, or is not the ledger's
+		if p.ended[g.Job] { // the job ends, or is another than the ledger's
 			v.leaving = choose.Leaves
 		}
 		return v
@@ -183,7 +184,7 @@ func (l *launch) victim(ctx context.Context, g *gres.Lease) (v victim) {
 	switch {
 	case j.State == jobstate.Completing && !p.rules.Hangs(j.End, now), p.ended[g.Job]:
 		v.leaving = choose.Leaves
-	case j.HetJobID != 0, j.Federated(): // all components or none; by the cluster that took it
+	case j.HetJobID != 0, j.Federated(): // all components or none; by the cluster that took the job
 	case yields && j.State == jobstate.Running:
 		v.leaving = choose.Yields
 	}
@@ -199,9 +200,9 @@ func keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ret
 	return ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids)
 }
 
-// evict ends a job, once: by requeue, or for good, after its time to end. The agent lets a requeued job start
-// once safe: slurmctld's start time is a few seconds too early for slurmd 22.05, which then may start the job
-// without its Prolog.
+// evict ends a job, once: by requeue, or for good, after its GraceTime. The agent lets a requeued job start
+// when starting is safe: slurmctld's start time is a few seconds too early for slurmd 22.05, which then may
+// start the job without its Prolog.
 func (l *launch) evict(ctx context.Context, job jobenv.JobKey, v victim) {
 	p := &l.preemption
 	if p.ended[job] || v.job.State != jobstate.Running {
@@ -221,10 +222,11 @@ func (l *launch) evict(ctx context.Context, job jobenv.JobKey, v victim) {
 	}
 	how, err := "requeue", sctl.ErrBatchOnly
 	if !v.Cancel && v.job.Requeue {
-		// incomplete: a job ended meanwhile, or back in the queue, stays so.
+		// incomplete: a job that has ended meanwhile, or is back in the queue, stays
+		// so.
 		err = l.slurm.RequeueIncomplete(ctx, v.job.Leader())
 	}
-	if errors.Is(err, sctl.ErrBatchOnly) { // Slurm's way with a job that cannot be requeued
+	if errors.Is(err, sctl.ErrBatchOnly) { // as Slurm ends a job that cannot be requeued
 		how = "cancel"
 		now, askErr := l.slurm.Job(ctx, job.JobID)
 		if err = askErr; err == nil && now.State == jobstate.Running && now.UID == v.job.UID &&

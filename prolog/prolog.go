@@ -3,10 +3,10 @@
 // Package prolog is the order of steps of Slurm's hooks on a GPU node: Prolog
 // leases GPUs, TaskProlog tells the job which, Epilog judges how the job ended
 // and gives the GPUs back. The steps themselves live elsewhere; here are their
-// order, and the meaning of a failure of each.
+// order and the meaning of a failure of each.
 //
 // A hook never fails towards slurmd: a Prolog that exits with an error drains
-// the node. A failure is logged, and the job runs, waits or returns to the queue.
+// the node. Errors are logged, and the job runs, waits or returns to the queue.
 package prolog
 
 import (
@@ -56,15 +56,15 @@ type Node struct {
 	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
 	// ServerFault reads the log of a daemon's servers. Nil: there is no MPS.
 	ServerFault func(d gres.Daemon, from int64) (fault bool, to int64, err error)
-	// Guard keeps tasks from other jobs' GPUs; nil: nothing does. Where a guard is a
-	// must and could not be had, GuardErr says why.
+	// Guard keeps tasks from GPUs that are not their job's; nil: nothing does. Where a
+	// guard is required and could not be had, GuardErr says why.
 	Guard    confine.Guard
 	GuardErr error
 }
 
-// request derives the job's needs on this node from the environment. A job not
-// annotated by job_submit, or in a partition that does not share, gets whole GPUs:
-// so a slurmctld without libcarma puts nobody at risk.
+// request derives from the environment what the job needs of the node. A job
+// that job_submit did not annotate, or that runs in a partition that does not
+// share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
 func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
@@ -73,7 +73,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	}
 	gpus := len(h.Slots)
 	exclusive := !h.Carma.Annotated || h.Carma.Mode != jobenv.ModeShared || !managed || !part.Share ||
-		h.Carma.ReserveMiB > full // it was moved to smaller GPUs
+		h.Carma.ReserveMiB > full // the job was moved to smaller GPUs
 	if h.Carma.Annotated && gpus > h.Carma.GPUs { // with --exclusive slurmctld gives a job all slots of the node
 		gpus, exclusive = h.Carma.GPUs, true
 	}
@@ -94,16 +94,16 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	if !exclusive {
 		r.ReserveMiB = h.Carma.ReserveMiB
 	} else if about.Mode == jobenv.ModeShared {
-		// Brought back after an OOM: the Epilog raised the booking to a
-		// whole GPU; spank_job_env keeps the first attempt's request.
+		// Brought back after an OOM: the Epilog raised the booking to a whole GPU;
+		// spank_job_env keeps the request of the first attempt.
 		makeExclusive(&r, &about)
 	}
 	return r, job, about
 }
 
-// Prolog leases GPUs for the job, waiting for GPUs if need be. Without any Prolog returns the
-// job to the queue. Where neither can be done in the hook's time, as the ledger is locked, a
-// disk full, slurmctld away, or the job is one of srun that cannot return to the queue, the
+// Prolog leases GPUs for the job, waiting for them if need be. Without any GPUs the Prolog
+// returns the job to the queue. Where neither can be done in the hook's time, as the ledger
+// is locked, a disk full, slurmctld away, or a job of srun cannot return to the queue, the
 // job waits: the error is ErrUndecided, its tasks wait for Settle to finish, and Prolog has
 // left word for them.
 func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
@@ -148,7 +148,8 @@ func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	return l.settle(ctx, time.Time{})
 }
 
-// launch is a job that is about to start on this node, with whom its Prolog asks and tells.
+// launch is a job about to start on this node, with the ledger and the slurmctld that its
+// Prolog talks to.
 type launch struct {
 	jobenv.Hook
 	node    *Node
@@ -157,14 +158,14 @@ type launch struct {
 	request gres.Request
 	job     lease.Job
 	about   JobMeta
-	retry   string // why the job runs again; empty: no second run
+	retry   string // why the job runs again; empty: it does not
 	started time.Time
-	asked   bool // slurmctld may return it to the queue: its answer was missing
+	asked   bool // slurmctld may return the job to the queue: its answer was missing
 
 	booking    *tres.List // as slurmctld has it; nil: nobody has asked
-	kept       bool       // or known: nothing is kept for the job
-	told       bool       // its user, that it cannot start
-	stays      bool       // it cannot return to the queue
+	kept       bool       // GPUs are kept for the job, or none are to be kept
+	told       bool       // the user has been told that the job cannot start
+	stays      bool       // the job cannot return to the queue
 	yielding   yielding
 	preemption preemption
 }
@@ -188,8 +189,9 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	return l
 }
 
-// fitNode gives a job without a word of job_submit, and with more slots from slurmctld
-// than there are GPUs, all GPUs if the job has the node to itself.
+// fitNode gives all GPUs to a job that job_submit has not annotated, and to which
+// slurmctld has given more slots than there are GPUs, if the job has the node to
+// itself.
 func (l *launch) fitNode(ctx context.Context) {
 	if l.Carma.Annotated || l.request.GPUs == 1 {
 		return
@@ -215,7 +217,7 @@ func (l *launch) fit(j sctl.Job, node int) {
 	}
 }
 
-// finish tells the job its leases.
+// finish tells the job which GPUs it was leased.
 func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 	gpus, err := l.granted(ctx, granted)
 	if err == nil {
@@ -228,7 +230,7 @@ func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 	lease.FailPoint("prolog.poked")
 	task := newTaskFile(l.node, l.Hook, granted)
 	if !l.awaitDaemon(ctx, granted) {
-		task.PipeDir = "" // still another user's
+		task.PipeDir = "" // the daemon is still another user's
 	}
 	task.RetryReason = l.retry
 	task.Ordinals, task.GPUs = l.ordinals(gpus, granted), Numbers(gpus)
@@ -245,11 +247,11 @@ func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 }
 
 // daemonWait is how long a Prolog waits for the job's MPS daemon and its server. The agent
-// looks at once when it is poked.
+// looks at once when poked.
 const daemonWait = 5 * time.Second
 
-// awaitDaemon has the job's MPS daemon ready for it, if it can. theirs: the job may be told where
-// to connect.
+// awaitDaemon has the MPS daemon ready for the job, if possible. theirs: the job may be told
+// where to connect.
 func (l *launch) awaitDaemon(ctx context.Context, granted []lease.Granted) (theirs bool) {
 	if l.node.Admit == nil || len(granted) == 0 || granted[0].Daemon == "" {
 		return true
@@ -263,7 +265,7 @@ func (l *launch) awaitDaemon(ctx context.Context, granted []lease.Granted) (thei
 	return !errors.Is(err, mps.ErrNotGiven)
 }
 
-// policy is the node's, or the user's if jobs may ask for a policy.
+// policy is the node's, or the user's choice if jobs may choose.
 func (n *Node) policy(h jobenv.Hook) choose.Policy {
 	if slices.Contains(n.Config.Placement.AllowPolicies, h.Carma.Policy) {
 		return choose.Policy(h.Carma.Policy)
@@ -271,8 +273,8 @@ func (n *Node) policy(h jobenv.Hook) choose.Policy {
 	return choose.Policy(n.Config.Placement.Policy)
 }
 
-// markStdErr remembers where the job's stderr ends now. Not to know the place costs
-// no more than reading an old message once more.
+// markStdErr remembers where the job's stderr ends now. A missing mark costs no
+// more than reading an old message once more.
 func (n *Node) markStdErr(ctx context.Context, h jobenv.Hook, j sctl.Job, name string) userfile.Mark {
 	path := n.outputOf(h, j, name).Path(h.StdErr, h.StdOut)
 	reply, err := n.AsUser(ctx, n.user(ctx, h), userfile.Ask{Op: userfile.OpMark, Files: []userfile.File{{Path: path}}})
@@ -294,7 +296,7 @@ func (n *Node) outputOf(h jobenv.Hook, j sctl.Job, name string) jobenv.Output {
 		id = h.HetJobID
 	}
 	// %N is the host's name (fname.c), from 25.11 on Slurm's name of the node
-	// (print_fields.c); in 25.11 jobs also got a SLUID.
+	// (print_fields.c); since 25.11 jobs have a SLUID, too.
 	node := n.Host
 	if h.SLUID != "" {
 		node = h.Node

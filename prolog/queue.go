@@ -26,10 +26,10 @@ func (ep *epilog) queue() queue         { return queue{ep.node, ep.slurm} }
 func (l *launch) queue() queue          { return queue{l.node, l.slurm} }
 
 // putBack puts a completing job into the queue again and returns the job's partition from then on. A
-// change refused by slurmctld leaves the job held, never half moved; where its answer is missing, or
-// it does not release the job, the agent does (lease.PerhapsHeld). All components of a heterogeneous
-// job are requeued, and the job's own is changed. home is its partition so far. Each call has a
-// deadline of its own: slurmctld may take seconds for each.
+// change that slurmctld refuses leaves the job held, never half moved; where slurmctld's answer is
+// missing, or slurmctld does not release the job, the agent does (lease.PerhapsHeld). All components
+// of a heterogeneous job are requeued, and the job's own is changed. home is its partition so far.
+// Each call has a deadline of its own: slurmctld may take seconds for each.
 func (q queue) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change,
 	ledger Held) (partition string, err error) {
 	target := j.Leader()
@@ -77,8 +77,8 @@ func (q queue) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	return change.Partition, nil
 }
 
-// change changes a job in the queue again, and returns the job's partition. The job starts after
-// latestStart at the latest.
+// change changes a job that is in the queue again, and returns the job's partition. The job starts
+// after latestStart at the latest.
 func (q queue) change(ctx context.Context, j sctl.Job, home string, change sctl.Change) (string, error) {
 	ctx, cancel := q.node.part(ctx)
 	defer cancel()
@@ -86,9 +86,9 @@ func (q queue) change(ctx context.Context, j sctl.Job, home string, change sctl.
 	err := q.update(ctx, j.Component(), change)
 	if err != nil && change.Partition != "" && !sctl.Unanswered(err) {
 		// The partition may not be for this user, account or QOS: whole
-		// GPUs are whole GPUs where the job was, too. slurmctld reports the
-		// refusal after setting the partition, so the partition is set back
-		// (22.05, job_mgr.c, _update_job).
+		// GPUs are whole GPUs where the job was, too. slurmctld reports the refusal
+		// after it has set the partition, so the partition is set back (22.05,
+		// job_mgr.c, _update_job).
 		q.node.Log.Warn("cannot move the job; it is requeued in its own partition", "target", j.Component(), "partition",
 			change.Partition, "error", err)
 		change.Partition = home
@@ -100,18 +100,18 @@ func (q queue) change(ctx context.Context, j sctl.Job, home string, change sctl.
 // Where a user has no association (accounting is off, or does not ask for one),
 // slurmctld fails a change of partition with an errno left in the thread by
 // something else (job_mgr.c, _update_job: error_code = errno, 23.11 to 26.05). On
-// 25.11.7 that is EAGAIN, "Resource temporarily unavailable", 4 of 5 times; never on
-// 23.11.11, whose threads do not read without blocking. Another try meets another
-// thread.
+// 25.11.7 the errno is EAGAIN, "Resource temporarily unavailable", 4 of 5 times;
+// never on 23.11.11, whose threads do not read without blocking. Another try meets
+// another thread.
 const (
 	updateTries = 40
 	updatePause = 20 * time.Millisecond
 )
 
 // latestStart is after how long a requeued job starts at the latest, if GPUs are
-// free. The agent lets the job start as soon as safe; slurmctld's own time is not
-// on 22.05, where slurmd may then still know the job's last run and skip its Prolog
-// (gres/agent/after.go).
+// free. The agent lets the job start as soon as starting is safe; slurmctld's
+// own time is not on 22.05, where slurmd may then still know the job's last run
+// and skip its Prolog (gres/agent/after.go).
 const latestStart = 10 * time.Minute
 
 func (q queue) update(ctx context.Context, target sctl.Target, change sctl.Change) error {
@@ -124,8 +124,8 @@ func (q queue) update(ctx context.Context, target sctl.Target, change sctl.Chang
 	}
 }
 
-// setStart lets a job returned to the queue start as soon as is safe, and not sooner than after
-// delay, where the agent will not.
+// setStart lets a returned job start as soon as is safe, and not sooner than after delay, where
+// the agent will not.
 func (q queue) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay time.Duration) {
 	ctx, cancel := q.node.part(ctx)
 	defer cancel()
@@ -139,8 +139,8 @@ func (q queue) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay
 }
 
 // comment adds a token to the AdminComment of a job in the queue, for people.
-// slurmctld takes none for a finished job; accounting forwards the job's note to
-// slurmdbd.
+// slurmctld takes none for a finished job; accounting forwards the note of such
+// a job to slurmdbd.
 func (q queue) comment(ctx context.Context, j sctl.Job, token string) {
 	ctx, cancel := q.node.part(ctx)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// recover requeues the job, with whole GPUs or a rung up the ladder. It
-// returns the partition and whether the job will be alone, or why it stays
-// failed. The job is COMPLETING, so it cannot start before this Epilog ends.
+// recover requeues the job, with whole GPUs or a rung up the ladder. It returns
+// the partition and whether the job will be alone, or why the job stays failed.
+// The job is COMPLETING, so it cannot start before this Epilog ends.
 func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, alone bool, err error) {
 	if !v.job.Requeue {
 		return "", false, errNoRequeue
@@ -74,8 +74,8 @@ func (ep *epilog) nextBooking() (mib int64, alone bool) {
 	return mib, false
 }
 
-// recoveryPartition is the job's partition once requeued; empty: the same as
-// before. A job that books whole GPUs is alone there too.
+// recoveryPartition is where the job is requeued; empty: in its own partition.
+// A job that books whole GPUs is alone there too.
 func (ep *epilog) recoveryPartition(ctx context.Context, account string) string {
 	name := ep.node.Config.Partition[ep.hook.Partition].Recovery
 	if name == "" {
@@ -134,12 +134,13 @@ func (s short) Error() string { return reason(s.error) }
 
 func (s short) Unwrap() error { return s.error }
 
-// errHeld: the job is in the queue again and waits there for a release.
+// errHeld says that the job is in the queue again and waits there for its
+// release.
 var errHeld = errors.New("held")
 
-// reason shortens an error of a Slurm command to Slurm's words.
+// reason shortens an error of a Slurm command to Slurm's own words.
 func reason(err error) string {
-	text := strings.TrimRight(err.Error(), ": ") // an ended command has printed nothing
+	text := strings.TrimRight(err.Error(), ": ") // a killed command has printed nothing
 	if i := strings.LastIndex(text, ": "); i >= 0 {
 		text = text[i+2:]
 	}

@@ -57,7 +57,7 @@ func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 	if most := mostGPUs(l.node.Config, h.Partition); node > 0 && most > 0 && r.GPUs > max(node, most) {
 		return l.tooMany(ctx, j, node)
 	}
-	if !j.Requeue { // --no-requeue, JobRequeue=0: the job waits here, as a job of srun does
+	if !j.Requeue { // --no-requeue, JobRequeue=0: the job waits here, like a job of srun
 		return sctl.ErrBatchOnly
 	}
 	var change sctl.Change
@@ -119,7 +119,7 @@ func (l *launch) tooMany(ctx context.Context, j sctl.Job, node int) error {
 		}
 		ctx, cancel := l.node.part(ctx)
 		defer cancel()
-		if failed := l.ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // not for the agent to release
+		if failed := l.ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // the agent is not to release the job
 			l.node.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
 		}
 		if err = l.slurm.RequeueHold(ctx, j.Leader()); err == nil {
@@ -156,8 +156,8 @@ func (l *launch) tellTooMany(ctx context.Context, node int) {
 	}
 }
 
-// lookAtLedger is how long a ledger may take to tell a better request for a job that returns to
-// the queue; the return does not hang on the answer.
+// lookAtLedger is how long a ledger may take to tell what would help a job that returns to
+// the queue; a return to the queue does not hang on it.
 const lookAtLedger = time.Second
 
 // gpus is how many GPUs the node is known to have, and how many of them are not lost; 0: not
@@ -177,7 +177,7 @@ func (n *Node) gpus(ctx context.Context, ledger Readings) (all, works int) {
 	return len(s.Readings), works
 }
 
-// errGone: the job is not here any more: cancelled, or in the queue again.
+// errGone means that the job is no longer here: cancelled, or in the queue again.
 var errGone = errors.New("the job has gone")
 
 // waiting asks about the job whose Prolog waits; errGone if the job has gone, or is
@@ -195,8 +195,8 @@ func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
 }
 
-// escalate is the new request of a job returned to the queue too often; the zero value if
-// nothing would help.
+// escalate is the new request of a job that was returned to the queue too often; the zero
+// value if nothing would help.
 func (l *launch) escalate(list tres.List, uncounted bool) sctl.Change {
 	fullMiB := l.about.FullMiB
 	switch {
@@ -258,9 +258,9 @@ func (l *launch) keep(ctx context.Context) {
 	l.node.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
-// Return returns a job to the queue on a node unable to help, as its ledger cannot be
-// opened: the job would get no GPU, and fail. slurmctld lets the job wait before the
-// next start, here or on a better node.
+// Return returns a job to the queue on a node that can do nothing for it, as its ledger
+// cannot be opened: the job could be given no GPU, and would fail. slurmctld lets the
+// job wait before it starts again, here or on a better node.
 func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
@@ -282,15 +282,15 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	return nil
 }
 
-// ReturnSurely is Return for a hook with nothing else to do, as carma.toml cannot be used.
-// ReturnSurely tries until slurmctld has answered, or Until has come: then the job's tasks wait for
+// ReturnSurely is Return for a hook that can do nothing else, as carma.toml cannot be used. The
+// attempts go on until slurmctld has answered, or Until has come: then the job's tasks wait for
 // another process to go on, and the error is ErrUndecided.
 func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	defer n.Heartbeat(h)()
 	for {
 		err := n.Return(ctx, h, slurm)
 		if errors.Is(err, sctl.ErrBatchOnly) || errors.Is(err, fs.ErrNotExist) { // Slurm is elsewhere
-			n.forgetUndecided(h) // its tasks start: nobody goes on for the job
+			n.forgetUndecided(h) // its tasks start: no process goes on for the job
 			return err
 		} else if err == nil {
 			return nil
@@ -310,11 +310,12 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 	}
 }
 
-// returnForgotten returns a job that requests GPUs and was allocated none: a slurmctld just started
-// counts the GPUs of a node before the node has named the GPUs, and allocates some without their
-// numbers (22.05.8; gres.c). The job would see no GPU, and fail. A job that cannot return, or was
-// returned often, as an operator has taken its GPUs away, runs so. The agent looks after its start:
-// a slurmctld after a takeover may not start the job by itself.
+// returnForgotten returns a job that requests GPUs and was allocated none: a freshly started
+// slurmctld counts the GPUs of a node before the node has told which GPUs these are, and allocates
+// some without their numbers (22.05.8; gres.c). The job would see no GPU, and fail. A job that
+// cannot return, or was returned often, as an operator has taken its GPUs away, runs without GPUs.
+// The agent looks after the start of a returned job: a slurmctld that has just taken over may not
+// start the job by itself.
 func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Returned, slurm Slurm) bool {
 	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
 	if h.Restart >= mostForgotten || n.overVetoLimit(h) {

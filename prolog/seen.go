@@ -22,8 +22,8 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// besideWithin is how long before a job's end a co-located job's doings may have caused the end: a server's start
-// profiles for some ten seconds, and samples are of ten.
+// besideWithin is how long before the end of a job a co-located job may have done something that caused the end:
+// a server's start profiles for some ten seconds, and samples are of ten.
 const besideWithin = 30 * time.Second
 
 // lately asks the records about the last while. Where the records do not tell, no co-located job has done anything,
@@ -44,7 +44,7 @@ func (ep *epilog) lately(ctx context.Context) db.Happened {
 	return past
 }
 
-// evidence puts together how the job ended, NVML's readings, and the job's text.
+// evidence puts together how the job ended, NVML's figures, and the job's text.
 func (ep *epilog) evidence(ctx context.Context, r userfile.Reply, past db.Happened) evidence.Evidence {
 	e := evidence.Evidence{Text: textOf(r), Program: oomscan.Program(r.Signature),
 		End: evidence.EndOf(ep.hook.Exit.Code, ep.hook.Exit.Signal, ep.held.Age.Seconds())}
@@ -52,7 +52,7 @@ func (ep *epilog) evidence(ctx context.Context, r userfile.Reply, past db.Happen
 	if err != nil {
 		ep.node.Log.Warn("look for a neighbour's part in a failure", "job", ep.hook.JobKey, "error", err)
 	}
-	// Not of a cancelled job, or a job whose text names another cause of its end.
+	// Not of a cancelled job, or of a job whose text names another cause of the end.
 	other := []oomscan.Kind{oomscan.HostMemory, oomscan.MPS, oomscan.GPUFault}
 	if ep.hook.Exit.Code != 0 && !slices.Contains(other, r.Kind) {
 		e.Neighbour = beside(ep.hook.JobID, ep.held, s.Leases, past, time.Now())
@@ -71,7 +71,8 @@ func (ep *epilog) evidence(ctx context.Context, r userfile.Reply, past db.Happen
 	return e
 }
 
-// peakOf is NVML's peak of the job itself: a figure of the whole GPU is no evidence beside others.
+// peakOf is the peak that NVML saw of the job itself: a figure of the whole GPU is no evidence on a job beside
+// others.
 func peakOf(g lease.Granted) int64 {
 	if g.PeakQuality() == figure.Exact {
 		return g.PeakMiB
@@ -79,7 +80,7 @@ func peakOf(g lease.Granted) int64 {
 	return 0
 }
 
-// textOf grades the text.
+// textOf grades the text that was read.
 func textOf(r userfile.Reply) evidence.Text {
 	if r.State != userfile.StateOK {
 		return evidence.Unread
@@ -93,7 +94,7 @@ const longQuiet = time.Hour
 
 // cardFull tells whether all memory of a GPU was in use in the last samples.
 func cardFull(uuid string, readings []gres.Reading, past db.Happened) bool {
-	const fullPct = 97 // a driver's own part is not given
+	const fullPct = 97 // a driver's own part is not given to jobs
 	i := slices.IndexFunc(readings, func(r gres.Reading) bool { return r.UUID == uuid })
 	if i < 0 || readings[i].TotalMiB == 0 {
 		return false
@@ -102,7 +103,7 @@ func cardFull(uuid string, readings []gres.Reading, past db.Happened) bool {
 	return len(used) > 0 && slices.Max(used)*100 >= readings[i].TotalMiB*fullPct
 }
 
-// beside tells a co-located job's doings within seconds of the end; empty: none known.
+// beside tells what a co-located job did within seconds of the end; empty: nothing known.
 func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, now time.Time) string {
 	seconds := func(d time.Duration) int { return int(max(d, 0).Round(time.Second).Seconds()) }
 	for _, id := range held.Neighbours {
@@ -124,7 +125,7 @@ func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, 
 	for _, g := range held.GPUs {
 		used := past.UsedMiB[g.UUID]
 		for i := 1; i < len(used) && g.PeakMiB > 0; i++ {
-			switch more := used[i-1] - used[i]; { // beyond what the job itself ever had
+			switch more := used[i-1] - used[i]; { // beyond the job's own peak
 			case more > g.PeakMiB+slackMiB:
 				return fmt.Sprintf("co-located jobs took at least %s more of its GPU before", usertext.GiB(more-g.PeakMiB))
 			case -more > g.PeakMiB+slackMiB:
@@ -138,7 +139,7 @@ func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, 
 // slackMiB is a context of CUDA's, which not every driver counts to a process.
 const slackMiB = 600
 
-// noteOf picks from a scan of stderr the note for the record.
+// noteOf is the note for the record that follows from a scan of stderr.
 func noteOf(r userfile.Reply) string {
 	switch {
 	case r.State != userfile.StateOK:
@@ -153,7 +154,7 @@ func noteOf(r userfile.Reply) string {
 	return ""
 }
 
-// unread decides on stderr that could not be read.
+// unread says what to do about an unreadable stderr.
 var unread = map[userfile.State]string{
 	userfile.StateNotRegular: "its error messages were not read: stderr is no file, but a pipe or a device like " +
 		"/dev/null; with #SBATCH --error=FILE an OOM is found",

@@ -16,8 +16,8 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// ErrUndecided: a job could be neither leased GPUs nor returned to the queue yet. Its tasks
-// wait for a decision.
+// ErrUndecided means that a job could be neither leased GPUs nor returned to the queue yet. Its
+// tasks wait for either.
 var ErrUndecided = errors.New("the job waits: it could neither be leased GPUs nor be returned to the queue yet")
 
 // settlePause is the pause between two rounds; heartbeatEvery is much shorter than
@@ -28,9 +28,9 @@ const (
 )
 
 // settle leases the job its GPUs or returns it to the queue, trying the one and the other in
-// turn until one works, or the job has gone. Each has a deadline of its own, so that a hung
-// try does not cost the other its time. The error is ErrUndecided when until has come; the
-// zero value is never.
+// turn until one works, or the job has gone. Each has a deadline of its own, so that one
+// that hangs does not cost the other its time. The error is ErrUndecided when until has
+// come; the zero value is never.
 func (l *launch) settle(ctx context.Context, until time.Time) error {
 	defer l.node.Heartbeat(l.Hook)()
 	wait := l.node.Config.Hooks.Wait.D()
@@ -83,7 +83,7 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 		}
 		wait = l.node.Config.Hooks.Wait.D()
 		if !until.IsZero() {
-			// A round takes its wait and what lease and return to the queue may take.
+			// A round takes its wait and the time for lease and return to the queue.
 			left := time.Until(until) - 2*l.node.Config.Hooks.Deadline.D()
 			if left < settlePause {
 				return ErrUndecided
@@ -101,8 +101,8 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 	}
 }
 
-// gone tells whether the waiting job has gone; a silent slurmctld is no reason to think
-// so.
+// gone tells whether the job that waits for its GPUs has gone; a silent slurmctld is no
+// reason to think so.
 func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
@@ -115,9 +115,9 @@ func (n *Node) Undecided(h jobenv.Hook) error {
 	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Slots: h.Slots, Undecided: true})
 }
 
-// Heartbeat tells waiting tasks that somebody is at work, until stop is called. The
-// word to wait stays when the job has gone: otherwise a task would start before
-// slurmd has ended the task. The Epilog takes the word away.
+// Heartbeat tells waiting tasks that a process works for the job, until stop is
+// called. The file for the tasks stays when the job has gone: without the file a task
+// would start before slurmd has ended the task. The Epilog removes the file.
 func (n *Node) Heartbeat(h jobenv.Hook) (stop func()) {
 	done := make(chan struct{})
 	go func() {

@@ -12,8 +12,8 @@ import (
 	"carma/gres/lease"
 )
 
-// ErrNode is a fault of the node itself for somebody to mend, for which a strict
-// site lets its Prolog fail: a GPU is lost, or the ledger is damaged.
+// ErrNode is a fault of the node itself that needs repair, for which a strict site
+// lets its Prolog fail: a GPU is lost, or the ledger is damaged.
 var ErrNode = errors.New("fault of this node")
 
 // lost is how NVML names a GPU fallen off the bus or in need of a reset

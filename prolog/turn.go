@@ -28,8 +28,8 @@ const turnWait = 45 * time.Second
 
 // turn waits until this node may requeue one more job: an array whose tasks all
 // run out of memory must not become a storm of RPCs. Epilogs go in the order in
-// which they get the lock on the file. The wait is not the job's: the next step has
-// a deadline of its own, from the context returned by turn.
+// which they get the lock on the file. The wait is not the job's: the next step
+// has a deadline of its own, from the context that turn returns.
 func (n *Node) turn(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	at, err := takeTurn(ctx, filepath.Join(n.RunDir, turnFile), requeueEvery)
 	if err != nil {
@@ -41,14 +41,14 @@ func (n *Node) turn(ctx context.Context) (context.Context, context.CancelFunc, e
 }
 
 // part is a context for the next part of a hook: with a deadline of its own, so
-// that a hung part does not cost the others their time.
+// that a hanging part does not cost the others their time.
 func (n *Node) part(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), n.Config.Hooks.Deadline.D())
 }
 
 var errTooMany = errors.New("too many requeues from this node at once")
 
-// takeTurn returns at the caller's turn and puts the next one off.
+// takeTurn returns when the caller's turn has come, and puts the next turn off.
 func takeTurn(ctx context.Context, path string, every time.Duration) (time.Time, error) {
 	f, err := file.Lock(ctx, path)
 	if err != nil {

@@ -26,17 +26,17 @@ type verdict struct {
 	signature  string // of the OOM; empty: none
 	note       string
 	because    string // why the job is requeued without an OOM, as admincomment has it
-	proven     bool   // NVML saw the text's OOM: the job may have a place in the recovery partition
+	proven     bool   // NVML confirms the text: the job may have a place in the recovery partition
 	requeuedTo string
-	alone      bool     // GPUs are kept for the job, requeued with whole GPUs
-	slotOver   bool     // requeued unchanged, for its next time slot
+	alone      bool     // GPUs are kept for the job, which is requeued with whole GPUs
+	slotOver   bool     // the job is requeued unchanged, for its next time slot
 	putBack    bool     // by somebody else
 	gpuFault   bool     // its stderr tells of a fault on the GPU
 	job        sctl.Job // filled in only if slurmctld was asked
 }
 
-// judge decides by all evidence (package evidence) whether the job ran out of shared GPU memory, and has the job
-// requeued if so. Text alone proves nothing.
+// judge decides by all evidence (package evidence) whether the job ran out of memory of a shared GPU, and has
+// the job requeued if so. Text alone proves nothing.
 func (ep *epilog) judge(ctx context.Context) (v verdict) {
 	shared := ep.about.Mode == jobenv.ModeShared
 	failed := ep.hook.Exit.Failed() && shared
@@ -154,8 +154,7 @@ func (ep *epilog) bringBack(ctx context.Context, v verdict) verdict {
 	return v
 }
 
-// mayNotRecover is why the node requeues no job of the partition; empty: jobs are
-// requeued.
+// mayNotRecover is why the node requeues no job of the partition; empty: jobs are requeued.
 func (ep *epilog) mayNotRecover() string {
 	if ep.node.Config.Partition[ep.hook.Partition].Recovery == "" {
 		return "partition has no recovery partition"
@@ -216,8 +215,8 @@ func booked(held lease.Held) (mib int64) {
 	return mib
 }
 
-// scan looks into the batch script's stderr and into the files that the agent saw
-// the job's processes write to.
+// scan looks into the batch script's stderr and into the files that the agent
+// saw the job's processes write to.
 func (ep *epilog) scan(ctx context.Context, j sctl.Job, name string) userfile.Reply {
 	batch := ep.node.outputOf(ep.hook, j, name).Path(ep.hook.StdErr, ep.hook.StdOut)
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: ep.about.StdErr}}}

@@ -63,7 +63,7 @@ func (y *yielding) until() time.Time {
 }
 
 // look asks who waits for this node, where GPUs are in reach, and tells whether the job may have the GPUs. Without
-// an answer nobody waits: a slurmctld that is away delays no job.
+// an answer nobody waits: an absent slurmctld delays no job.
 func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool {
 	y, pause := &l.yielding, queueEvery
 	if y.clear {

@@ -51,7 +51,7 @@ var keyFlags = []struct{ flag, kind, alone, usage string }{
 	{"params", "N", "", "unique trainable parameters: 110M, 7B"},
 }
 
-// text is the value of an option; kind is what the help calls it.
+// text is the value of an option; kind is its name in the help.
 type text struct {
 	kind  string
 	value *string
@@ -61,7 +61,7 @@ func (t text) String() string     { return *t.value }
 func (t text) Set(s string) error { *t.value = s; return nil }
 func (t text) Type() string       { return t.kind }
 
-// flags is the table of flags, with what they set.
+// flags is the table of flags, with the variables that they set.
 func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet {
 	f := cli.Flags("carma-estimate", usage, p.out)
 	add := func(to *string, name, short, kind, usage string) {
@@ -113,7 +113,7 @@ func (p *program) options(args []string) (options, error) {
 	return o, o.check(f)
 }
 
-// check refuses flags in contradiction.
+// check refuses flags that do not go together.
 func (o *options) check(f *pflag.FlagSet) error {
 	o.Script = f.Arg(0)
 	if f.NArg() > 1 {

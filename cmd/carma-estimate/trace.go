@@ -15,7 +15,7 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// tracer is the command that traces; it reads the batch script itself.
+// tracer is the tracing command, which reads the batch script itself.
 const tracer = "carma-trace"
 
 // traced runs the tracer on a batch script, as the calling user and in that user's environment.

@@ -41,7 +41,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		args); err != nil {
 		return err
 	}
-	// The MPS daemons make sockets for their clients, the users.
+	// The MPS daemons make sockets that their clients, the users, must reach.
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -59,7 +59,8 @@ func runGPUs(ctx context.Context, e env, args []string) error {
 	return printGPUs(os.Stdout, uint32(id), gpus, *asJSON, *parsable)
 }
 
-// gpusOf asks for the Prolog's note, and without a note asks the ledger, which root can open.
+// gpusOf reads what the Prolog has left, and where there is nothing the ledger, which root
+// can open.
 func gpusOf(ctx context.Context, runDir string, job uint32) ([]prolog.GPU, error) {
 	gpus, err := prolog.GPUsOf(runDir, job)
 	if err != nil || len(gpus) > 0 || os.Geteuid() != 0 {

@@ -10,7 +10,8 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// hidden are the commands started by programs: Prologs, and packages at their removal.
+// hidden are the commands that programs start: Prologs, and packages when they are
+// removed.
 var hidden = map[string]func(context.Context, env, []string) error{
 	hook.SettleCommand: slurmHook(hook.SettleCommand, hook.Settle),
 	hook.UnconfineCommand: func(_ context.Context, e env, args []string) error {

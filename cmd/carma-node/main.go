@@ -53,7 +53,7 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"unbook":      runUnbook,
 }
 
-// env is the start of every command.
+// env is what every command starts with.
 type env struct {
 	config string // path of carma.toml
 	node   string // Slurm's name of the node

@@ -37,7 +37,7 @@ func otherNodes(c config.Config, node string) string {
 
 // statusOf is a node's status from the ledger, the account database and the MPS daemons.
 func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
-	choose.CloseStale(s.Readings, choose.StaleAfter(c)) // after an agent's death: nothing is known to be open
+	choose.CloseStale(s.Readings, choose.StaleAfter(c)) // of an agent that has died: nothing is known to be open
 	n := status.Of(node, s, choose.FromConfig(c), c.Idle.After.D(), userName, daemonState(c, node))
 	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
 	return n

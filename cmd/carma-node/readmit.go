@@ -72,7 +72,8 @@ func runReadmit(ctx context.Context, e env, args []string) error {
 	return nil
 }
 
-// readmitted tells a GPU's new state; before is its reading, ended whether a fault was ended.
+// readmitted says what has become of a GPU; before is its reading, ended whether a fault was
+// ended.
 func readmitted(before gres.Reading, now []gres.Reading, ended bool) string {
 	i := slices.IndexFunc(now, func(r gres.Reading) bool { return r.UUID == before.UUID })
 	if i < 0 { // the agent reads the GPU no more

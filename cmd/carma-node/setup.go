@@ -59,7 +59,7 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	return err
 }
 
-// loadOrDefault is for questions before there is a carma.toml.
+// loadOrDefault is for commands that may run before there is a carma.toml.
 func loadOrDefault(path string) (config.Config, error) {
 	c, err := config.Load(path, os.ReadFile)
 	if errors.Is(err, fs.ErrNotExist) {

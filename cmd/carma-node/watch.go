@@ -30,7 +30,7 @@ func watchStatus(ctx context.Context, look func(io.Writer) error) error {
 			return err
 		}
 		text := b.Bytes()
-		if terminal { // go home, clear the rest of each line, and all below
+		if terminal { // go home, clear the rest of each line, and all lines below
 			text = append([]byte("\x1b[H"), append(bytes.ReplaceAll(text, []byte("\n"), []byte("\x1b[K\n")), "\x1b[J"...)...)
 		}
 		if _, err := os.Stdout.Write(text); err != nil {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// facts are what can be asked without a load.
+// facts are the checks that need no load.
 func facts(_ context.Context, k *kit) {
 	k.check("machine", "", "", func(c *check) error {
 		c.Saw = fmt.Sprintf("%s, %d MiB", k.gpu.Model, k.gpu.TotalMiB)
@@ -96,7 +96,8 @@ func facts(_ context.Context, k *kit) {
 		})
 }
 
-// commands asks the daemon what CARMA asks it, and what it must refuse a user.
+// commands asks the daemon CARMA's questions, and others that the daemon must
+// refuse a user.
 func (k *kit) commands() {
 	for _, q := range []struct {
 		uid           int
@@ -173,7 +174,7 @@ func nvmlSymbols(c *check) error {
 	return nil
 }
 
-// tool is what a program of the driver prints, or why there is none.
+// tool is the output of a program of the driver, or why there is none.
 func (k *kit) tool(args ...string) string {
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return "no " + args[0] + " in PATH"

@@ -30,13 +30,13 @@ const (
 	product = "x = jax.numpy.ones((4096, 4096)); print((x @ x).sum(), jax.devices()[0].memory_stats())"
 )
 
-// frameworks asks PyTorch and JAX for too much, and keeps what they say.
+// frameworks asks PyTorch and JAX for too much memory, and keeps their messages.
 func frameworks(_ context.Context, k *kit) {
 	const limit = "0=10240M"
 	for _, q := range []struct {
 		name, script string
 		env          []string
-		limited, oom bool // under a limit of 10 GiB; it ends with OOM
+		limited, oom bool // under a limit of 10 GiB; the program ends with OOM
 	}{
 		{"pytorch-1PiB", needTorch + "torch.empty(1 << 50, dtype=torch.uint8, device='cuda')", nil, false, true},
 		{"pytorch-limit",

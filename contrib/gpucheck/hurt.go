@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// hurt is what may leave the driver or the GPU unwell. It is the last part.
+// hurt holds the checks that may leave the driver or the GPU unwell. This part is the
+// last.
 func hurt(_ context.Context, k *kit) {
 	for _, how := range []struct {
 		name, assumes string

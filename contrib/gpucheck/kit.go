@@ -50,7 +50,7 @@ type kit struct {
 	mps          mps.Control
 	hasMPS       bool
 	simulated    bool
-	mounts       error // why this part has no mounts of its own
+	mounts       error // why the part has no mounts of its own
 	contradicted bool
 }
 
@@ -68,7 +68,7 @@ func findGPU(index int) (*nvml.NVML, error) {
 	return nil, fmt.Errorf("NVML shows no whole GPU of index %d", index)
 }
 
-// notified cancels on a signal; the function that it returns tells whether one came.
+// notified cancels on a signal; the returned function tells whether a signal came.
 func notified(cancel func()) func() bool {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
@@ -116,8 +116,8 @@ func newKit(ctx context.Context, p part, o options, dir string) (*kit, error) {
 	return k, nil
 }
 
-// mount makes what is below / this part's own, then puts the kit where users reach it and
-// the two users into passwd and group. Nothing of the machine is changed.
+// mount gives the part its own view of everything below /, then puts the kit where users
+// reach it and the two users into passwd and group. Nothing of the machine is changed.
 func (k *kit) mount(from string) error {
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
@@ -145,7 +145,7 @@ func (k *kit) mount(from string) error {
 			return fmt.Errorf("mount /etc/%s: %w", file, err)
 		}
 	}
-	// The GPU's device node is this part's own, too: confinement changes who may open it.
+	// The GPU's device node is the part's own, too: confinement changes who may open it.
 	dev := filepath.Join(k.dir, "dev")
 	node := fmt.Sprintf("nvidia%d", k.gpu.Minor)
 	if err := os.Mkdir(dev, 0o755); err != nil {
@@ -181,7 +181,7 @@ func tidy(dir string) {
 	os.RemoveAll(dir)
 }
 
-// machine says what the lines after it are of.
+// machine names the machine of the lines that follow.
 func (k *kit) machine(name string) map[string]any {
 	first := func(path string) string {
 		text, _ := os.ReadFile(path)
@@ -197,7 +197,7 @@ func (k *kit) machine(name string) map[string]any {
 	}
 	model := k.gpu.Model
 	if k.simulated {
-		model += " (simulated)" // no figure of it is one of a GPU
+		model += " (simulated)" // a simulated GPU: no figure of the run is a real GPU's
 	}
 	return map[string]any{"kind": "machine", "schema": "carma.gpu-kit/1", "part": name, "model": model,
 		"uuid":      k.gpu.UUID,
@@ -233,7 +233,7 @@ func environ(more ...string) []string {
 	return append(env, more...)
 }
 
-// answer is what a command came to.
+// answer is the result of a command.
 type answer struct {
 	Stdout string  `json:"stdout"`
 	Stderr string  `json:"stderr"`
@@ -267,8 +267,7 @@ func as(cmd *exec.Cmd, uid int) {
 	}
 }
 
-// job is a load: the memory it takes, the SM activity that it has alone, and how long it
-// runs alone.
+// job is a load: its memory, its SM activity when alone, and its run time alone.
 type job struct {
 	uid      int // 0: root
 	memMiB   int
@@ -276,17 +275,17 @@ type job struct {
 	alone    time.Duration
 	limit    string // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; empty: none
 	pipes    string // of the MPS daemon; empty: no client of one
-	kind     string // how it asks for memory; empty: plain
+	kind     string // how the job asks for memory; empty: plain
 	wild     time.Duration
-	group    *os.File // the cgroup v2 that it starts in; nil: this process's
+	group    *os.File // the cgroup v2 in which the job starts; nil: this process's
 }
 
-// process is a load that runs.
+// process is a running load.
 type process struct {
 	cmd    *exec.Cmd
-	ready  chan struct{} // closed when it has its memory, or has ended
+	ready  chan struct{} // closed when the load has its memory, or has ended
 	saw    seen
-	isUp   bool // it said that it is ready
+	isUp   bool // the load has said that it is ready
 	stdout chan struct{}
 	stderr bytes.Buffer
 	start  time.Time
@@ -294,7 +293,7 @@ type process struct {
 	took   time.Duration
 }
 
-// seen is what gpuload prints at its end.
+// seen is gpuload's output at its end.
 type seen struct {
 	PTX           string `json:"ptx"`
 	SMs           int    `json:"sms"`
@@ -374,7 +373,7 @@ func (p *process) wait() (int, error) {
 	return 0, err
 }
 
-// stop ends a load that has done its part.
+// stop ends a load whose part is done.
 func (p *process) stop() {
 	p.cmd.Process.Kill()
 	p.wait()
@@ -409,12 +408,12 @@ func (k *kit) sample() (gres.Sample, error) {
 	return gres.Sample{}, fmt.Errorf("GPU %s is gone", k.gpu.UUID)
 }
 
-// daemon is that of the one GPU.
+// daemon is the MPS daemon of the one GPU.
 func (k *kit) daemon() gres.Daemon { return gres.Daemon(k.gpu.UUID) }
 
 func (k *kit) pipes() string { return mps.PipeDir(k.dir, k.daemon()) }
 
-// keepDaemon has the daemon run, for who has it.
+// keepDaemon starts the daemon if it does not run.
 func (k *kit) keepDaemon(ctx context.Context) error {
 	return k.mps.Keep(ctx, k.daemon(), func(now int64) (int64, error) { return now, nil })
 }

@@ -171,7 +171,8 @@ func errorsOf(list ...error) error {
 	return nil
 }
 
-// contextMiB is what a CUDA context may take beside what was asked for.
+// contextMiB is the most that a CUDA context may take beside the requested
+// memory.
 const contextMiB = 1024
 
 func (k *kit) contextSize(c *check) error {
@@ -205,7 +206,8 @@ func (k *kit) contextSize(c *check) error {
 	})
 }
 
-// limitOfCgroup tries what drivers from R615 on have. It needs a cgroup v2.
+// limitOfCgroup tries the limit of a cgroup, which drivers from R615 on have.
+// The check needs a cgroup v2.
 func (k *kit) limitOfCgroup(c *check) error {
 	limits, err := nvml.FindMemoryLimits(library)
 	if err != nil {

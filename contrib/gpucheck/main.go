@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpucheck asks a real GPU what CARMA assumes of it. The archive of `make
+// Command gpucheck asks a real GPU about CARMA's assumptions. The archive of `make
 // gpu-kit` holds it as `run`, with a Slurm; `make gpu-check` is its short form without
-// one. Each check is a line of JSON in --results, written when it is made. It ends with
-// 0 if nothing contradicts CARMA, with 1 if something does, with 3 if there is no GPU.
+// one. Each check is a line of JSON in --results, written when the check is made. The
+// program ends with 0 if nothing contradicts CARMA, with 1 if something does, with 3 if
+// there is no GPU.
 package main
 
 import (
@@ -34,11 +35,11 @@ type part struct {
 	seconds int // at most
 	run     func(context.Context, *kit)
 	about   string
-	clone   uintptr // namespaces of its own, beside that of mounts
+	clone   uintptr // namespaces of its own, beside the mount namespace
 }
 
-// The parts, in the order in which `all` makes them: what may hurt the GPU's driver is last.
-// Together they take less than 29 minutes.
+// The parts, in the order in which `all` makes them: the part that may hurt the GPU's driver
+// is last. Together the parts take less than 29 minutes.
 func parts() []part {
 	return []part{
 		{"facts", 60, facts,
@@ -118,14 +119,15 @@ func run(args []string, out, stderr io.Writer) int {
 	return runAll(chosen, o, args, out, stderr)
 }
 
-// options are those of the command line.
+// options are the command line's.
 type options struct {
 	seconds, gpu int
 	short        bool
 	results, kit string
 }
 
-// runAll makes each part in a process of its own, and sees to it that nothing of it is left.
+// runAll makes each part in a process of its own, and sees to it that nothing of the part is
+// left.
 func runAll(chosen []part, o options, args []string, out, stderr io.Writer) int {
 	if _, err := findGPU(o.gpu); err != nil {
 		fmt.Fprintf(stderr, "gpucheck: no GPU to check: %v\n", err)

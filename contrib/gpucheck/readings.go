@@ -17,7 +17,7 @@ import (
 // tolerancePct is how far SM activity may be off the load's.
 const tolerancePct = 5
 
-// readings compares what the agent reads with known loads.
+// readings compares the agent's readings with known loads.
 func readings(_ context.Context, k *kit) {
 	const follows = "gres/nvml/device.go: GPM; docs/admin.md: SM activity"
 	for _, want := range []int{0, 25, 50, 100} {
@@ -34,7 +34,7 @@ func readings(_ context.Context, k *kit) {
 					return err
 				}
 				c.add(got, "%", "SM activity at a load of %d %%", want)
-				// Utilisation overstates: it is only held to be no less.
+				// Utilisation overstates: the check only demands no less.
 				off := got - float64(want)
 				c.judge(off >= -tolerancePct && (off <= tolerancePct || source == "nvml-utilisation" && want > 0),
 					"%.1f %% by %s", got, source)

@@ -22,7 +22,7 @@ func openResults(path string) (*results, error) {
 	return &results{f}, nil
 }
 
-// line appends one in one write: killed parts leave whole lines.
+// line appends a line in one write: killed parts leave whole lines.
 func (r *results) line(v any) {
 	text, err := json.Marshal(v)
 	if err == nil {
@@ -47,7 +47,7 @@ const (
 	measured    = "measured"  // nothing is assumed
 )
 
-// check is one question to the machine.
+// check is a question to the machine.
 type check struct {
 	Kind    string            `json:"kind"`
 	Part    string            `json:"part"`
@@ -55,7 +55,7 @@ type check struct {
 	Assumes string            `json:"assumes,omitempty"` // what CARMA's code takes for granted
 	Saw     string            `json:"saw"`
 	Verdict string            `json:"verdict"`
-	Follows string            `json:"follows,omitempty"` // the line of code or doc that a contradiction changes
+	Follows string            `json:"follows,omitempty"` // the line of code or doc to change after a contradiction
 	Figures []figure          `json:"figures,omitempty"`
 	Texts   map[string]string `json:"texts,omitempty"` // whole, as they were
 	Time    string            `json:"time"`
@@ -76,7 +76,7 @@ func (c *check) add(value float64, unit, format string, args ...any) {
 	c.Figures = append(c.Figures, figure{fmt.Sprintf(format, args...), value, unit})
 }
 
-// mostText bounds a text: what comes back from the machine has 16 MiB.
+// mostText bounds a text: all results from the machine may have 16 MiB.
 const mostText = 128 << 10
 
 func (c *check) text(name, text string) {
@@ -89,7 +89,7 @@ func (c *check) text(name, text string) {
 	c.Texts[name] = text
 }
 
-// judge sets the verdict by what was seen.
+// judge sets the verdict by the findings.
 func (c *check) judge(ok bool, format string, args ...any) {
 	c.Saw, c.Verdict = fmt.Sprintf(format, args...), contradicts
 	if ok {
@@ -101,7 +101,7 @@ func (c *check) skip(format string, args ...any) {
 	c.Saw, c.Verdict = fmt.Sprintf(format, args...), notAsked
 }
 
-// check makes one. follows names the line that a contradiction changes.
+// check makes a check. follows names the line to change after a contradiction.
 func (k *kit) check(name, assumes, follows string, f func(c *check) error) {
 	c := &check{Kind: "check", Part: k.part.name, Name: name, Assumes: assumes, Follows: follows}
 	begun := time.Now()

@@ -18,7 +18,7 @@ import (
 )
 
 // Slurm and CARMA of one node, in a directory, as an administrator would set them up
-// (docs/slurm-conf.md), with short waits. {} marks what is filled in.
+// (docs/slurm-conf.md), with short waits. {} marks the values to be filled in.
 const slurmConf = `ClusterName=kit
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort=26817
@@ -248,7 +248,8 @@ func (c *cluster) up() error {
 	return nil
 }
 
-// hook is one that slurm.conf names. slurmd gives hooks next to no environment.
+// hook is a hook that slurm.conf names. slurmd gives hooks next to no
+// environment.
 func (c *cluster) hook(name string) string {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n")
@@ -281,7 +282,7 @@ func (c *cluster) start(args []string) error {
 	return nil
 }
 
-// says is what a command of Slurm prints.
+// says is the output of a command of Slurm.
 func (c *cluster) says(name string, args ...string) string {
 	a := c.ask(0, 20*time.Second, "", c.env, append([]string{filepath.Join(c.bin, name)}, args...)...)
 	return strings.TrimSpace(a.Stdout + a.Stderr)
@@ -334,7 +335,7 @@ func (c *cluster) ends(id string, limit time.Duration) (string, error) {
 	})
 }
 
-// share: two jobs of a user share, one takes more than it booked.
+// share: two jobs of a user share, and the second takes more than its booking.
 func (c *cluster) share() {
 	load := func(mem, pct int, ms int) string {
 		return fmt.Sprintf("echo \"attempt $SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES pipes=$CUDA_MPS_PIPE_DIRECTORY\"\n"+
@@ -372,7 +373,7 @@ func (c *cluster) share() {
 			}); err != nil {
 				return err
 			}
-			// What the neighbour has is the same for the other; only that one wants more.
+			// Both jobs book the same; only the second one takes more.
 			if over, err = c.submit("overshooter", one, "sleep 3\n"+load(overMiB, 30, 3000)); err != nil {
 				return err
 			}
@@ -433,8 +434,8 @@ func (c *cluster) confine() string {
 	return "none"
 }
 
-// confined: what jobs can open. The node of the GPU is one of this part's own, so that no
-// access list of the machine's is changed.
+// confined: the device files that jobs can open. The GPU's device node is the part's own,
+// so that no access list of the machine is changed.
 func (c *cluster) confined() {
 	node := filepath.Join(c.kit.dir, "dev", fmt.Sprintf("nvidia%d", c.gpu.Minor))
 	try := "if true 3<>" + node + "; then echo opened; fi"
@@ -466,7 +467,7 @@ func (c *cluster) confined() {
 	}
 }
 
-// loopback brings lo of this part's own network up. getaddrinfo with AI_ADDRCONFIG, by which
+// loopback brings up lo of the part's own network. getaddrinfo with AI_ADDRCONFIG, by which
 // Slurm's daemons listen, wants an address beside 127.0.0.1.
 func loopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -14,7 +14,7 @@ import (
 	"carma/gres/mps"
 )
 
-// start is about clients that come while a server starts.
+// start is about clients that connect while a server starts.
 func start(_ context.Context, k *kit) {
 	n := k.rounds(20, 5)
 	k.check("first-clients", "clients that come after Admit are all served", "gres/mps/admit.go: startServer",
@@ -58,7 +58,7 @@ func start(_ context.Context, k *kit) {
 						return err
 					}
 					c.add(time.Since(begun).Seconds(), "s", "until a server of user %d", uid)
-					os.Chmod(k.pipes(), 0o755) // both at once: the ledger closes it otherwise
+					os.Chmod(k.pipes(), 0o755) // both at once: the ledger closes the GPU otherwise
 					p, status, err := k.ends(job{uid: uid, memMiB: 64, smactPct: 5, alone: 300 * time.Millisecond,
 						pipes: k.pipes()})
 					if err != nil {
@@ -77,7 +77,7 @@ func start(_ context.Context, k *kit) {
 	k.check("multiuser-server", "", "docs/threat-model.md: -multiuser-server (driver 580), not used", k.multiuser)
 }
 
-// multiuser starts a daemon of the kind that serves several users by one server.
+// multiuser starts a daemon with a server for several users.
 func (k *kit) multiuser(c *check) error {
 	if !k.hasMPS || k.simulated {
 		c.skip("needs a real MPS daemon of driver 580")
@@ -116,8 +116,8 @@ func (k *kit) multiuser(c *check) error {
 	return nil
 }
 
-// throughput runs equal loads together, by turns and under MPS. It judges nothing: the rows
-// are for contrib/gpucheck/data.
+// throughput runs equal loads together, by turns and under MPS. Nothing is judged here: the
+// rows are for contrib/gpucheck/data.
 func throughput(_ context.Context, k *kit) {
 	alone := time.Duration(k.rounds(4000, 1500)) * time.Millisecond
 	for _, pct := range []int{25, 60} {

@@ -19,17 +19,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// marker is in the environment of everything that a part starts. Nothing here goes by it:
-// it is for whoever looks for what was left.
+// marker is in the environment of every process of a part. Nothing here depends on the
+// marker, which helps people to find processes that were left.
 const marker = "CARMA_GPU_KIT"
 
-// grace is what a part has after its time to put things away.
+// grace is the time that a part has to clean up after its own time.
 const grace = 10 * time.Second
 
-// supervise runs a part in a process, with mounts of its own, and ends all that comes of it.
+// supervise runs a part in a process, with mounts of its own, and ends all its descendants.
 // Daemons leave their parents, so both processes are reapers (PR_SET_CHILD_SUBREAPER): the
-// part's gets its orphans, and when it dies, this one. When this one dies, the part's reads
-// the end of the pipe, and ends them.
+// part's process gets its orphans, and when the part's process dies, the supervisor gets
+// them. When the supervisor dies, the part's process reads the end of the pipe, and ends
+// them.
 func supervise(ctx context.Context, p part, o options, command string, out io.Writer) (state string, ok bool) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Sprintf("failed: become reaper: %v", err), false
@@ -40,7 +41,7 @@ func supervise(ctx context.Context, p part, o options, command string, out io.Wr
 	}
 	defer held.Close()
 	defer lifeline.Close()
-	dir, err := os.MkdirTemp("/tmp", "ck") // short: UNIX sockets lie below it
+	dir, err := os.MkdirTemp("/tmp", "ck") // short: UNIX sockets lie below
 	if err != nil {
 		return fmt.Sprintf("failed: %v", err), false
 	}
@@ -123,7 +124,7 @@ func endTree() {
 	}
 }
 
-// descendants are the processes below one, by the parents that /proc tells.
+// descendants are the processes below a process, by the parents in /proc.
 func descendants(of int) []int {
 	parent := map[int]int{}
 	entries, err := os.ReadDir("/proc")
@@ -165,7 +166,7 @@ func runPart(p part, o options, dir string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		lifeline.Read(make([]byte, 1)) // ends when the process that started us does
+		lifeline.Read(make([]byte, 1)) // ends with the process that started us
 		cancel()
 		endTree()
 		tidy(dir)

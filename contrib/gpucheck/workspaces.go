@@ -11,7 +11,7 @@ import (
 )
 
 // workspaceLimitMiB has room for a context and the tensors of trainings.py's convolutions, and
-// none for the largest workspaces that cuDNN offers for them.
+// none for the largest workspaces that cuDNN offers for the convolutions.
 const workspaceLimitMiB = 3072
 
 // convolution is a line of trainings.py --workspaces.
@@ -32,8 +32,9 @@ func (v *convolution) String() string {
 	return v.Name
 }
 
-// workspaces asks what a convolution does whose workspace is refused: alone on the GPU it may take
-// what it wishes, under a limit it must do with less. The estimator books the need and not the wish.
+// workspaces asks what a convolution does whose workspace is refused: alone on the GPU the
+// convolution may take its full workspace, under a limit the convolution must do with less. The
+// estimator books the need and not the wish.
 func (k *kit) workspaces(c *check) error {
 	python := k.python()
 	if python == "" {
@@ -82,8 +83,8 @@ func convolutions(text string) (all []convolution) {
 	return all
 }
 
-// judgeWorkspaces notes what each convolution took and how long a step lasted. Where none took
-// more than the limit when it could, the limit refused nothing, and nothing is shown.
+// judgeWorkspaces notes the memory of each convolution and how long a step lasted. Where none
+// took more than the limit when free to, the limit refused nothing, and nothing is shown.
 func (c *check) judgeWorkspaces(free, limited []convolution) {
 	refused, failures := 0, 0
 	for i := range free {

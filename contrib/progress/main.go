@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command progress runs the Makefile's long targets so that one can see what
-// they do: a line for each test that has finished, a sign of life when nothing
-// else is printed, what failed at the end, and one line that says passed or
-// failed and how long it took.
+// Command progress runs the Makefile's long targets so that their progress is
+// visible: a line for each finished test, a sign of life when nothing else is
+// printed, the failures at the end, and a line that says passed or failed and
+// how long the target took.
 //
 //	progress go ARGUMENT...          go test with the arguments
 //	progress make NAME TARGET...     make of each target, called NAME
@@ -27,7 +27,7 @@ const quiet = 20 * time.Second
 
 func main() {
 	start, status := time.Now(), 2
-	syscall.Umask(0o022) // what is built and tested runs as other users too
+	syscall.Umask(0o022) // the programs built and tested run as other users too
 	switch args := os.Args[1:]; {
 	case len(args) > 1 && args[0] == "go":
 		status = goTest(args[1:])
@@ -39,7 +39,7 @@ func main() {
 	os.Exit(status)
 }
 
-// screen is where lines go, and says when the last one went.
+// screen is where lines go, and remembers the time of the last line.
 type screen struct {
 	mu   sync.Mutex
 	w    io.Writer
@@ -55,7 +55,7 @@ func (s *screen) Write(p []byte) (int, error) {
 	return s.w.Write(p)
 }
 
-// still prints what status says after each time in which nothing else was printed,
+// still prints the status after each interval in which nothing else was printed,
 // until stop is called.
 func (s *screen) still(status func() string) (stop func()) {
 	done := make(chan struct{})
@@ -79,7 +79,8 @@ func (s *screen) still(status func() string) (stop func()) {
 }
 
 // run runs a command and hands each line of its output to take. Ctrl-C reaches the
-// command itself, which shares the terminal; what it then says is still shown.
+// command itself, which shares the terminal; the command's output after a Ctrl-C
+// is still shown.
 func run(cmd *exec.Cmd, take func(line string)) error {
 	r, w := io.Pipe()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, w, w

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// counts is the last line of a target that ran tests.
+// counts is the last line of a target with tests.
 var counts = regexp.MustCompile(`^(\d+) passed, (\d+) failed, (\d+) skipped\n$`)
 
 // sum adds up the counts of all targets.

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// logDir takes the whole output of each test that failed.
+// logDir takes the whole output of each failed test.
 const logDir = "build/failed"
 
-// Of a test that failed, so much is shown; the rest is in its log.
+// Of a failed test, so much is shown; the rest is in its log.
 const (
 	reasonLines = 20
 	reasonWidth = 200
@@ -38,7 +38,7 @@ type event struct {
 // test is a test, or, with no name, a package as a whole.
 type test struct{ pkg, name string }
 
-// failure is a test that failed and what it printed.
+// failure is a failed test and its output.
 type failure struct {
 	test
 	seconds float64
@@ -59,7 +59,7 @@ func newTally() *tally {
 	return &tally{output: map[test][]string{}, builds: map[string][]string{}, running: map[test]time.Time{}}
 }
 
-// take follows an event and returns what is to be printed for it.
+// take follows an event and returns the text to be printed for the event.
 func (t *tally) take(e event, now time.Time) string {
 	name, _, sub := strings.Cut(e.Test, "/")
 	at := test{strings.TrimPrefix(e.Package, "carma/"), name}
@@ -88,7 +88,7 @@ func (t *tally) take(e event, now time.Time) string {
 			return t.ended(at, e)
 		}
 		part := test{at.pkg, e.Test}
-		if e.Action == "skip" { // the whole passes, and yet not all of it has run
+		if e.Action == "skip" { // the whole test passes, and yet not all of the test has run
 			return t.ended(part, e)
 		}
 		delete(t.output, part)
@@ -96,15 +96,15 @@ func (t *tally) take(e event, now time.Time) string {
 	return ""
 }
 
-// ended counts a test that has ended. A package counts when it failed and none of
-// its tests did: it was not built, or died.
+// ended counts a test at its end. A package counts when the package failed and
+// none of its tests did: the package was not built, or died.
 func (t *tally) ended(at test, e event) string {
 	delete(t.running, at)
 	output := t.output[at]
 	delete(t.output, at)
 	if at.name == "" {
 		if e.Action == "fail" && !slices.ContainsFunc(t.failures, func(f failure) bool { return f.pkg == at.pkg }) {
-			for r := range t.running { // what it died in
+			for r := range t.running { // the test in which the package died
 				if r.pkg == at.pkg {
 					output = append(output, "in "+r.name+":\n")
 					output = append(output, t.output[r]...)
@@ -143,8 +143,8 @@ func skipReason(output []string) string {
 	return ""
 }
 
-// reason is the beginning and the end of what a test that failed said: a long test logs what it does, and says
-// at the end what did not hold.
+// reason is the beginning and the end of a failed test's output: a long test logs its steps, and reports the
+// failed check at the end.
 func reason(output []string) []string {
 	var lines []string
 	for _, line := range strings.Split(strings.Join(output, ""), "\n") {
@@ -161,7 +161,7 @@ func reason(output []string) []string {
 	return slices.Concat(lines[:reasonLines], []string{"..."}, lines[len(lines)-reasonLines:])
 }
 
-// still says what runs.
+// still names the running tests.
 func (t *tally) still(now time.Time) string {
 	var names []string
 	for at, since := range t.running {
@@ -189,7 +189,7 @@ func (t *tally) summary(logs []string) string {
 	return s.String()
 }
 
-// keep writes the outputs of what failed to files and returns their names.
+// keep writes the outputs of failed tests to files and returns their names.
 func (t *tally) keep() (logs []string) {
 	for _, f := range t.failures {
 		path := filepath.Join(logDir, strings.ReplaceAll(strings.TrimSuffix(f.pkg+"."+f.name, "."), "/", ".")+".log")

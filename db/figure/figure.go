@@ -7,14 +7,14 @@ type MemorySource string
 
 // The sources. NVML tells the memory of each process, of MPS clients from Volta
 // on. Where NVML does not (some containers, MIG), the memory of the GPU while the
-// job held the GPU stands in, less the known memory of the others.
+// job held the GPU is taken in its place, less what is known of the others.
 const (
 	MemoryProcess MemorySource = "process"
 	MemoryMPS     MemorySource = "mps"
 	MemoryWindow  MemorySource = "window"
 )
 
-// Figures is a job's use of one GPU while the job held the GPU.
+// Figures is what a job did on one GPU while it held the GPU.
 type Figures struct {
 	PeakMiB   int64        `json:"peak_mib"` // 0: not known
 	PeakFrom  MemorySource `json:"peak_from"`
@@ -27,11 +27,11 @@ type Figures struct {
 	LeaseS    float64      `json:"lease_s"`  // time for which the job held the GPU, as far as measured
 	HeldS     float64      `json:"held_s"`   // the same, divided by the holders at the time
 	SharedS   float64      `json:"shared_s"` // of LeaseS, with other holders
-	AloneS    Measured     `json:"alone_s"`  // time of the same work alone
+	AloneS    Measured     `json:"alone_s"`  // time that the same work takes alone
 	LawS      float64      `json:"law_s"`    // the same, as the law of interference expects; 0: not known
 }
 
-// NoFigures are the figures of a job never measured.
+// NoFigures are the figures of a job that was never measured.
 func NoFigures() Figures {
 	return Figures{SMActPct: Unknown, SMActMax: Unknown, SMActFrom: SourceNone, EnergyJ: Unknown, IdleJ: Unknown,
 		AloneS: Unknown}

@@ -8,10 +8,10 @@ import (
 	"math"
 )
 
-// Measured is a figure; NaN, null in JSON, if not measured.
+// Measured is a figure that may not have been measured: NaN, null in JSON.
 type Measured float64
 
-// Unknown is a figure not measured.
+// Unknown is a figure that was not measured.
 var Unknown = Measured(math.NaN())
 
 // Known tells whether the figure was measured.

@@ -27,9 +27,9 @@ func ReplaceDurably(path string, text []byte, mode fs.FileMode) error {
 }
 
 func replace(path string, text []byte, mode fs.FileMode, durably bool) error {
-	// Not seen in listings of the directory; always of the same name, so killed processes
-	// leave one file at most. An existing file is not written to: others may have made
-	// the file.
+	// Not seen in listings of the directory; always of the same name, so that killed
+	// processes leave one file at most. An existing file is not written to: others may
+	// have made the file.
 	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 	os.Remove(temp)
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
@@ -53,8 +53,8 @@ func replace(path string, text []byte, mode fs.FileMode, durably bool) error {
 // lockEvery is the pause between two tries to lock.
 const lockEvery = 5 * time.Millisecond
 
-// Lock opens the file, made for its owner alone, and locks the file until its close. Lock
-// waits for others until ctx ends.
+// Lock opens the file, which it makes for its owner alone, and locks it until it is
+// closed. Lock waits for others until ctx ends.
 func Lock(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

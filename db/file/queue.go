@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Queue lets processes that write to one SQLite database come in turn.
-// SQLite's own waiting is a sleep that grows to 100 ms, so of many writers some
-// start long after the lock is free, and some never within their busy timeout; and
-// a writer just done is there again before the writer just woken. Queue is a queue
-// and no guard: a writer goes on without its turn after a long enough wait, the
-// writers behind a killed one go on, and SQLite keeps order.
+// Queue lets processes that write to one SQLite database come in turn. SQLite's
+// own waiting is a sleep that grows to 100 ms, so that of many writers some start
+// long after the lock is free, and some never within their busy timeout; and a
+// writer that has just finished is there again before the one that it has woken.
+// Queue is a queue and no guard: a writer goes on without its turn after a long
+// enough wait, the writers behind a killed one go on, and SQLite keeps order.
 //
 // In the queue's file each writer locks the byte of its number and waits for the
 // byte before. The file is not the database itself: closing the database would end
@@ -87,7 +87,7 @@ func (q *Queue) Enter(ctx context.Context, most time.Duration) (leave func()) {
 	case <-late.C:
 	}
 	go func() {
-		<-turn // pass a late turn on
+		<-turn // when a late turn comes, pass it on
 		end()
 	}()
 	return func() {}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history estimates a job by its earlier runs. All knowledge stands in one
-// file, a snapshot, made away from slurmctld and looked up inside slurmctld: records
-// of equal size in the order of their keys, so that reading is no work. The package
+// Package history estimates a job by its earlier runs. The records stand in one file,
+// a snapshot, which is made outside slurmctld and looked up inside: records of one
+// size in the order of their keys, so that reading the file is no work. The package
 // is pure.
 package history
 
@@ -30,7 +30,7 @@ func (k Key) String() string {
 // Ask has the parts of a key.
 type Ask struct {
 	UID     uint32
-	Name    string // of the run, by its user, in place of the script, its arguments and keys
+	Name    string // the user's name for the program (job=); stands for the script, its arguments and keys
 	Script  []byte
 	Args    string // of the script, as job_submit has them
 	Keys    string // of sbatch --carma, with blanks between them
@@ -47,11 +47,11 @@ const (
 	maxWordBytes   = 8 << 10 // of the #CARMA lines, as directive.MaxWordBytes
 )
 
-// KeyOf returns the key; 0, of which nothing is known, for a script beyond the
-// limits. KeyOf leaves out what does not change the memory of a job:
-// comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
-// about sharing and about the end of the job's time. A #CARMA line behind the first
-// command is a comment. Nothing is known of a job without a script, as of salloc, and without a name.
+// KeyOf returns the key; 0, of which nothing is known, for a script beyond the limits. The key leaves
+// out what does not change the memory of a job: comments and #SBATCH lines, empty lines, and of
+// #CARMA lines what the user says about sharing and about the end of the job's time. A #CARMA line
+// behind the first command is a comment. Nothing is known of a job without a script, as of salloc,
+// and without a name.
 func KeyOf(a Ask) Key {
 	if len(a.Script) > maxScriptBytes || bytes.Count(a.Script, newline) > maxScriptLines {
 		return 0
@@ -147,7 +147,7 @@ func directive(after []byte) (kept []string) {
 	return kept
 }
 
-// Value sums up the last runs of a key. Sizes are per GPU.
+// Value holds the results of the last runs of a key. Sizes are per GPU.
 type Value struct {
 	PeakMiB   int64 // highest
 	MeanMiB   int64 // highest of the runs' means
@@ -193,7 +193,7 @@ const (
 	recordSize = 32
 )
 
-// Snapshot is a history as read. The zero value knows nothing.
+// Snapshot is a history as read from a file. The zero value knows nothing.
 type Snapshot struct {
 	records []byte
 	shifts  []Shift // for others by size, then users' own by size and user
@@ -261,14 +261,14 @@ func (s Snapshot) Find(k Key) (Value, bool) {
 		SMActPct: float64(binary.LittleEndian.Uint16(r[24:])) / 10, Runs: int(binary.LittleEndian.Uint16(r[26:]))}, true
 }
 
-// For is the snapshot as it is for a user's job.
+// For is the snapshot for a user's job.
 func (s Snapshot) For(uid uint32) Snapshot {
 	s.uid, s.asked = uid, true
 	return s
 }
 
 // ShiftMiB returns how far the base is off on GPUs of a size for the user who asks (For): by
-// the user's own runs, or else by those of others, which never lower it.
+// the user's own runs, or else by others' runs, which never lower the base.
 func (s Snapshot) ShiftMiB(fullMiB int64) int64 {
 	if i, ok := slices.BinarySearchFunc(s.shifts[s.own:], Shift{FullMiB: fullMiB, UID: s.uid}, byPlace); ok && s.asked {
 		return s.shifts[s.own+i].MiB
@@ -282,8 +282,8 @@ func (s Snapshot) ShiftMiB(fullMiB int64) int64 {
 // WithoutShifts is a snapshot that knows the runs only.
 func (s Snapshot) WithoutShifts() Snapshot { return Snapshot{records: s.records} }
 
-// Make writes a snapshot. Of more than MaxKeys it keeps those with the newest runs,
-// which stand first in order.
+// Make writes a snapshot. Of more than MaxKeys keys the snapshot keeps the keys
+// with the newest runs, which stand first in order.
 func Make(order []Key, values map[Key]Value, shifts []Shift) []byte {
 	order = slices.Clone(order[:min(len(order), MaxKeys)])
 	slices.Sort(order)

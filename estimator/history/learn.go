@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Run is a job that has ended, all its attempts together.
+// Run is an ended job, all its attempts together.
 type Run struct {
 	Key       Key
 	UID       uint32
@@ -21,7 +21,7 @@ type Run struct {
 	RunS      int64
 	Completed bool // the job ran to its end, or to its time limit
 	OOM       bool
-	// The peak is what a framework took at its start (function Preallocated).
+	// The peak is the memory that a framework took at its start (function Preallocated).
 	Preallocated bool
 	// For the base of the analytic estimate.
 	Analytic bool
@@ -29,8 +29,8 @@ type Run struct {
 	FullMiB  int64
 }
 
-// last is how many runs of a key count: old runs of a script say less than
-// the last.
+// last is how many runs of a key count: what a script did long ago says less
+// than what it does now.
 const last = 10
 
 // Learner makes a history of runs, which may come in any order.
@@ -39,7 +39,7 @@ type Learner struct {
 	errors map[whose][]residual
 }
 
-// NewLearner returns a Learner without runs.
+// NewLearner returns an empty Learner.
 func NewLearner() *Learner { return &Learner{runs: map[Key][]Run{}, errors: map[whose][]residual{}} }
 
 // ParseKey reads the text of Key.String.
@@ -57,7 +57,7 @@ func (l *Learner) Add(r Run) {
 	list := l.runs[r.Key]
 	at, _ := slices.BinarySearchFunc(list, r, func(a, b Run) int { return cmp.Compare(b.End, a.End) })
 	list = slices.Insert(list, at, r)
-	// So many of each kind, that those which teach nothing do not push out those that do.
+	// So many of each kind: runs that teach nothing must not push out the others.
 	kind := func(o Run) bool { return o.Preallocated == r.Preallocated }
 	if seen := 0; len(list) > last {
 		list = slices.DeleteFunc(list, func(o Run) bool {
@@ -71,10 +71,10 @@ func (l *Learner) Add(r Run) {
 }
 
 // Values returns what was learned, and the keys, those with the newest runs first. Where
-// there are more than a snapshot takes, users take turns: one with very many scripts does
-// not push out what is known of others'. A script that ran out of memory and has not been
-// seen to end well since has outgrown what is known of it: it is left out and runs alone
-// again.
+// there are more than a snapshot takes, users take turns: a user with very many scripts
+// does not push out the others' scripts. A script that ran out of memory and has not been
+// seen to end well since has outgrown its records: such a script is left out and runs
+// alone again.
 func (l *Learner) Values() (order []Key, values map[Key]Value) {
 	values = map[Key]Value{}
 	for k, runs := range l.runs {

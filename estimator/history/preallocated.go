@@ -2,22 +2,21 @@
 
 package history
 
-// The memory that frameworks take at their start, whatever their need:
-// JAX 75 % of the card, vLLM, SGLang and JAX of old 90 %, TensorFlow all but what it leaves
-// to the system (0.5 to 1.8 GiB by the GPU's generation, MinSystemMemory in its
-// gpu_device.cc). Under a limit they all end at the limit. The CUDA context comes on
-// top of what JAX counts.
+// What frameworks take at their start, whatever they need: JAX 75 % of the card, vLLM,
+// SGLang and JAX of old 90 %, TensorFlow all but a part left to the system (0.5 to 1.8 GiB
+// by the GPU's generation, MinSystemMemory in its gpu_device.cc). Under a limit they all
+// end at the limit. The CUDA context comes on top of what JAX counts.
 const (
 	slackPct    = 2
 	contextMiB  = 600
-	systemMiB   = 2560 // the system's part and what a driver keeps for itself
+	systemMiB   = 2560 // the system's part and the driver's own part
 	systemMaxPc = 7    // of a card, for those of few GiB
 )
 
-// Preallocated tells what a peak is a part of, if it is one that frameworks take at
-// their start: "75 %", "90 %" or "all of the GPU", or "its limit". Empty: none; the job may have
-// needed just that. full is the memory of the GPU, 0 if it is not known; a limit of
-// full is none.
+// Preallocated names the amount that a peak shows, if frameworks take such an amount at their
+// start: "75 %", "90 %" or "all of the GPU", or "its limit". Empty: none; the job may have
+// needed just that. full is the memory of the GPU, 0 if it is not known; a limit of full is
+// none.
 func Preallocated(peak, limit, full int64) string {
 	near := func(whole, pct, more int64) bool {
 		part := whole * pct / 100

@@ -26,7 +26,7 @@ const (
 	// how far others' runs may raise it.
 	furthest         = 1024
 	furthestOfOthers = 512
-	// maxResiduals bounds the residuals of a user and a size of GPU: the newest count.
+	// maxResiduals bounds the residuals kept of a user and a size of GPU: the newest count.
 	maxResiduals = 100
 )
 
@@ -52,9 +52,9 @@ func (l *Learner) addError(r Run) {
 	l.errors[w] = list
 }
 
-// Shifts returns how far the base of the analytic estimate is off by now. What a user's runs
-// say counts for the user: the middle of peak less estimate of the jobs submitted since the
-// user's last shift took effect, on top of that shift. Others are moved by no one user
+// Shifts returns how far the base of the analytic estimate is off by now. A user's runs
+// count for the user: the middle of peak less estimate of the jobs submitted since the
+// user's last shift took effect, on top of the shift. Others are moved by no one user
 // (function ofUsers).
 func (l *Learner) Shifts(before Snapshot, now int64) (shifts []Shift) {
 	own, others := map[whose]Shift{}, map[int64]Shift{}
@@ -146,10 +146,10 @@ func forOthers(own map[whose]Shift, before map[int64]Shift, now int64) (shifts [
 	return shifts[:min(len(shifts), maxSizes)]
 }
 
-// ofUsers is what users' own shifts say to a user who has none: the middle of them with each
-// user left out in turn, and the least of these. So no one user's runs, whatever they say,
-// raise others' estimates above what the other users' say, nor lower them below what is
-// estimated without.
+// ofUsers is the shift for a user who has none, from other users' own shifts: the middle of
+// the shifts with each user left out in turn, and the least of these. So no single user's
+// runs, whatever their values, raise others' estimates above the shift of the other users,
+// nor lower the estimates below those without a shift.
 func ofUsers(middles []int64) int64 {
 	if len(middles) < fewestUsers {
 		return 0

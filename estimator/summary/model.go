@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package summary reads the usual prints of a model: torchsummary tables,
-// torchinfo tables, Keras tables and PyTorch module representations. All of
-// them become one list of rows in post-order: a module stands after the
-// modules inside, which is the order in which forward hooks fire.
+// Package summary reads the texts that people print of a model: torchsummary
+// tables, torchinfo tables, Keras tables and PyTorch module representations.
+// All of them become one list of rows in post-order: a module stands after the
+// modules that it contains, which is the order in which forward hooks fire.
 //
 // The text comes from users and is parsed inside slurmctld, so the work is
-// bounded by the caps below, nothing recurses over the input, and what is
-// malformed gives an error, never a panic.
+// bounded by the caps below, nothing recurses over the input, and malformed
+// text gives an error, never a panic.
 package summary
 
 import (
@@ -158,7 +158,8 @@ type Model struct {
 	// TotalParams is the printed total, -1 if absent.
 	TotalParams int64
 	// Unshown is how many of the printed total's parameters no row has, in tables whose rows
-	// add up to it: those of layers that the print leaves out. Negative: rows have more.
+	// add up to the total: the parameters of layers left out of the print. Negative: rows
+	// have more.
 	Unshown int64
 	// KeptPerSample are the bytes per sample that autograd keeps for the
 	// backward pass, as contrib/summary measured them in fp32; 0: not measured.
@@ -188,7 +189,7 @@ func (m *Model) params() int64 {
 	return n
 }
 
-// unshown is what the total has beyond the rows; 0 without a total.
+// unshown is the part of the total beyond the rows; 0 without a total.
 func (m *Model) unshown(rows []Row) int64 {
 	if m.TotalParams < 0 {
 		return 0

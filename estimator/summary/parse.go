@@ -21,7 +21,7 @@ func Parse(text []byte) (*Model, error) {
 		return nil, err
 	}
 	left := false
-	for _, f := range [...]Format{TorchSummary, Repr} { // what torchinfo prints detect has seen
+	for _, f := range [...]Format{TorchSummary, Repr} { // detect has seen torchinfo's output
 		if format != Keras && f != format && shows(f, text) {
 			var over bool
 			found, over = addOthers(found, f, text)
@@ -41,7 +41,7 @@ func Parse(text []byte) (*Model, error) {
 	return found[0], nil
 }
 
-// parseAs reads the models of a tool's print.
+// parseAs reads the models printed by a tool.
 func parseAs(f Format, text []byte) ([]*Model, error) {
 	switch f {
 	case TorchInfo:
@@ -56,7 +56,7 @@ func parseAs(f Format, text []byte) ([]*Model, error) {
 }
 
 // shows says whether a tool's output may be in the text: a row of torchsummary, or the
-// head of a representation. To look for the head costs less than to read on.
+// head of a representation. To look for such lines costs less than to read them.
 func shows(f Format, text []byte) bool {
 	if f == TorchSummary {
 		return bytes.Contains(text, []byte("[-1,"))
@@ -64,8 +64,8 @@ func shows(f Format, text []byte) bool {
 	return bytes.Contains(text, []byte("(\n"))
 }
 
-// addOthers adds the models that another tool printed into the same text: those that
-// are not there yet. What cannot be read is no model of it. over tells that one was left out.
+// addOthers adds the models that another tool printed into the same text: the models not
+// there yet. An unreadable text holds no model. over tells that a model was left out.
 func addOthers(found []*Model, f Format, text []byte) (_ []*Model, over bool) {
 	others, err := parseAs(f, text)
 	if err != nil {
@@ -96,9 +96,9 @@ func addOthers(found []*Model, f Format, text []byte) (_ []*Model, over bool) {
 	return found, over
 }
 
-// trained leaves out what has no rows, and beside models with parameters what has
-// none, as a list of transforms. Lines of a log may look like rows of torchsummary: what has
-// no layer of a common class is none beside models of other tools.
+// trained leaves out models without rows, and beside models with parameters the ones
+// without, as a list of transforms. Lines of a log may look like rows of torchsummary: a
+// model without a layer of a common class does not count beside models of other tools.
 func trained(found []*Model) []*Model {
 	found = slices.DeleteFunc(found, func(m *Model) bool { return len(m.Rows) == 0 })
 	if slices.ContainsFunc(found, func(m *Model) bool { return m.params() > 0 }) {
@@ -110,7 +110,8 @@ func trained(found []*Model) []*Model {
 	return found
 }
 
-// once leaves out what a tool has printed before, as a script does that shows its model twice.
+// once leaves out models that a tool has printed before, as in a script that shows its model
+// twice.
 func once(found []*Model) (_ []*Model, again bool) {
 	same := func(a, b Row) bool {
 		return a.Kind == b.Kind && a.Out == b.Out && a.Params == b.Params && a.BatchDim == b.BatchDim

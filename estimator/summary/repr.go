@@ -15,7 +15,7 @@ import (
 //	(0-11): 12 x BertLayer(
 //	), 7,087,872 params
 //
-// An outermost module behind another, or a name that the model has already, begins
+// An outermost module behind another, or a name already in the model, begins
 // another model.
 func repr(text []byte) ([]*Model, error) {
 	p := reprParser{names: nameTable{}}
@@ -45,7 +45,7 @@ func repr(text []byte) ([]*Model, error) {
 type reprParser struct {
 	found []*Model
 	m     *Model // the last of them
-	all   int    // rows of those before it
+	all   int    // rows of the models before
 	names nameTable
 	tops  map[string]bool // names outside of any module of this text
 	open  []reprOpen
@@ -57,7 +57,7 @@ func (p *reprParser) begin(rows int) {
 	p.found, p.tops = append(p.found, p.m), map[string]bool{}
 }
 
-// outermost is told of a module outside of any other: it may be another model.
+// outermost is told of a module outside of any other, perhaps another model.
 func (p *reprParser) outermost(name string) {
 	if len(p.m.Rows) > 0 && (name == "" || p.tops[name]) && len(p.found) < maxModels {
 		p.all += len(p.m.Rows)
@@ -77,7 +77,7 @@ const (
 	maxRepeat = 20000 // of "N x"; a greater number is a slip of the pen
 )
 
-// reprLine says whether a line looks like one of a module representation.
+// reprLine says whether a line looks like a line of a module representation.
 func reprLine(line []byte) bool {
 	t := bytes.TrimSpace(line)
 	if i := bytes.Index(t, []byte("): ")); i > 0 && bytes.IndexByte(t[i:], '(') > 0 {
@@ -152,7 +152,7 @@ func (p *reprParser) line(line []byte) error {
 
 func clip(b []byte) []byte { return b[:min(len(b), 40)] }
 
-// childName finds "(name): " and gives the name and what follows.
+// childName finds "(name): " and gives the name and the rest.
 func childName(t []byte) (name, rest []byte) {
 	for at := 0; at < len(t); {
 		i := bytes.IndexByte(t[at:], '(')
@@ -214,7 +214,7 @@ func kindArgs(b []byte) (kind, args []byte) {
 	return b[:i], b[i+1:]
 }
 
-// matched cuts args at the bracket that closes the one before it.
+// matched cuts args at the bracket that closes the opening bracket.
 func matched(b []byte) (inner, after []byte, ok bool) {
 	depth := 1
 	for i, c := range b {
@@ -265,8 +265,8 @@ func (p *reprParser) close(total int64) error {
 	return p.add(r, o.repeat)
 }
 
-// finish fills in counts that were not printed and takes off what wraps the
-// model: DataParallel, the model's own row.
+// finish fills in missing counts and takes off the wrappers of the model:
+// DataParallel, the model's own row.
 func (p *reprParser) finish() {
 	rows := p.m.Rows
 	for i := range rows {

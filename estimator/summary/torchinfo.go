@@ -153,8 +153,8 @@ func (t *infoTable) row(line []byte) error {
 	return nil
 }
 
-// cellsFollow says that what stands behind a name without a tree are cells, and not more
-// words of a log. The outermost module may have none.
+// cellsFollow says that cells stand behind a name without a tree, and not more words of
+// a log. The outermost module may have none.
 func (t *infoTable) cellsFollow(b []byte) bool {
 	b = bytes.TrimSpace(b)
 	if len(b) == 0 {
@@ -164,7 +164,7 @@ func (t *infoTable) cellsFollow(b []byte) bool {
 	return len(b) == used || b[0] == '[' || b[0] == '(' || bytes.HasPrefix(b, []byte("--"))
 }
 
-// tensorRow says that the cells are those of a module's tensor: its count is drawn as a branch.
+// tensorRow says that the cells are a module's tensor: its count is drawn as a branch.
 func tensorRow(cells []byte) bool {
 	return bytes.Contains(cells, []byte("├─")) || bytes.Contains(cells, []byte("└─"))
 }
@@ -173,7 +173,8 @@ func tensorRow(cells []byte) bool {
 func (t *infoTable) nested() bool { n := len(t.rows); return n > 0 && t.rows[n-1].depth > 0 }
 
 // treePrefix strips the tree drawing and gives the depth it shows, -1 for a line without
-// one. ascii says that it is drawn as with ascii_only, which may be something else.
+// one. ascii says that the tree is drawn as with ascii_only, which may be something
+// else.
 func treePrefix(line []byte) (depth int, name []byte, ascii bool) {
 	rest, columns := line, 0
 	for len(rest) > 0 {
@@ -198,7 +199,7 @@ func treePrefix(line []byte) (depth int, name []byte, ascii bool) {
 }
 
 // infoName reads "Kind: 2-1" or "Kind (name): 2-1" or "Kind (name)"; depth is
-// that of the index, 0 without one.
+// the depth in the index, 0 without an index.
 func infoName(b []byte, names nameTable) (kind, name string, depth int, rest []byte) {
 	i := 0
 	for i < len(b) && isIdent(b[i]) {
@@ -312,9 +313,9 @@ func (t *infoTable) params(r *Row, cell []byte) error {
 	return nil
 }
 
-// finish turns the pre-order table into post-order rows. What torchinfo prints
-// for a container is what its children do not have (leftover_params), so the
-// counts stay as they are.
+// finish turns the pre-order table into post-order rows. For a container
+// torchinfo prints the parameters that its children do not have
+// (leftover_params), so the counts stay as they are.
 func (t *infoTable) finish() {
 	n := len(t.rows)
 	out := make([]Row, 0, n)

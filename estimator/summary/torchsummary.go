@@ -134,7 +134,7 @@ func tableNumber(b []byte) int {
 	return int(n)
 }
 
-// kindBefore gives the class of a trailing "Kind-N" token and its end.
+// kindBefore gives the class of a trailing "Kind-N" token and the token's end.
 func kindBefore(b []byte, names nameTable) (string, int) {
 	e := len(b)
 	for e > 0 && isBlank(b[e-1]) {
@@ -213,5 +213,6 @@ func totals(m *Model, line []byte) bool {
 	return false
 }
 
-// rounded says that what stands behind a count makes it another one, as in "25.6M".
+// rounded says that the text behind a count makes the count another number, as in
+// "25.6M".
 func rounded(c byte) bool { return c == '.' || isIdent(c) }

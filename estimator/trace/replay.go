@@ -8,14 +8,14 @@ import "carma/estimator/allocator"
 // more ends early. The most that a trace of timm's needs is far below it.
 const Budget = 4 << 20
 
-// Options are not told by a trace.
+// Options are the values that a trace does not tell.
 type Options struct {
 	Batch     int64 // per GPU; 0: as traced
 	CuBLAS    int64 // bytes of cuBLAS' workspace
 	Workspace Scratch
 }
 
-// Result is the memory that a replay took.
+// Result is the memory of a replay.
 type Result struct {
 	Reserved int64 // segments: what nvidia-smi adds to the base
 	Peak     int64 // live bytes at most, without cuDNN's workspaces
@@ -94,7 +94,7 @@ func (t *Trace) parameters() int64 {
 }
 
 // Scratch says how much workspace cuDNN takes for a convolution, in quarters of
-// what it reads and writes (estimator/README.md, fitted constants).
+// the bytes read and written (estimator/README.md, fitted constants).
 type Scratch struct {
 	Forward, Data, Weight int64 // windows that overlap, no groups
 	Few, Grouped, Patch   int64 // backward: an image's few channels, groups, windows side by side
@@ -123,12 +123,12 @@ func (s Scratch) bytes(k kind, c *Convolution, in, out int64) int64 {
 	return (in + out) / 4 * quarters[k-forward]
 }
 
-// transformBytes is what cuDNN's FFT algorithms take for one filter: a tile of
-// 32 x 32 has 32 x 17 complex frequencies of eight bytes.
+// transformBytes is the memory that cuDNN's FFT algorithms take for a filter: a
+// tile of 32 x 32 has 32 x 17 complex frequencies of eight bytes.
 const transformBytes = 32 * 17 * 8
 
 // Transform is the scratch memory that the largest convolution takes if cuDNN
-// computes it by FFT: its filters, transformed. It can where the output is as
+// uses FFT: its filters, transformed. FFT is possible where the output is as
 // wide as the input, and wider than a pixel.
 func (t *Trace) Transform() int64 {
 	var most int64

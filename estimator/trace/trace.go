@@ -4,7 +4,8 @@
 // and deaths of a GPU's memory in two training steps (docs/trace.md), and
 // plays them on the simulated caching allocator.
 //
-// The package is pure and bounded: slurmctld runs the package on anybody's text.
+// The package is pure and bounded: the code runs inside slurmctld on text that
+// anybody wrote.
 package trace
 
 import (
@@ -79,7 +80,7 @@ type event struct {
 	n    int32
 }
 
-// Trace is a text as understood.
+// Trace is a parsed text.
 type Trace struct {
 	Torch      string
 	Batch      [2]int64 // 0: not known; the second 0: one batch was traced
@@ -87,7 +88,7 @@ type Trace struct {
 	Precision  string   // empty: fp32
 	Parallel   string   // empty: one process
 	Expandable bool     // expandable_segments was on
-	Unseen     []string // parts that the trace does not show
+	Unseen     []string // the memory not shown by the trace
 	Single     string   // why there is no second batch
 
 	sizes        []size
@@ -96,7 +97,7 @@ type Trace struct {
 	births       int
 }
 
-// ErrVersion says that the text is of a form that is not known here.
+// ErrVersion says that the text is of an unknown form.
 var ErrVersion = errors.New("the trace is of another version than 1: use the carma_trace.py of this installation")
 
 // Is tells whether text is a trace.

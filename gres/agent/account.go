@@ -18,8 +18,8 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// accounts is the agent's bookkeeping of jobs: a meter for each GPU, and the samples
-// not written yet.
+// accounts is what the agent keeps to tell which job did what: a meter for each GPU,
+// and the samples that are not written yet.
 type accounts struct {
 	loaded  bool
 	gpus    map[string]*account
@@ -42,7 +42,7 @@ type account struct {
 	smactS  float64 // percent x seconds in the bucket
 }
 
-// holder is a job holding the GPU now, or at the last look.
+// holder is a job that holds the GPU, or held it at the last look.
 type holder struct {
 	lease gres.Lease
 	energy.Evidence
@@ -99,7 +99,7 @@ func (c *accounts) of(gpu gres.GPU) *account {
 	return g
 }
 
-// account splits a GPU's figures since the last look among the GPU's holders.
+// account splits what a GPU did since the last look among its holders.
 func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now time.Duration) []lease.Usage {
 	if s.Unreadable != "" {
 		a.accounts.of(s.GPU).forgetIdle()
@@ -159,8 +159,8 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 	})
 }
 
-// look finds out each holder's evidence on the GPU, and the evidence there of no job. A
-// holder that has gone keeps its last evidence.
+// look finds out what each holder has on the GPU, and what is there of no job. A holder
+// that has gone keeps what was last seen of it.
 func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, owners Owners) (foreign energy.Evidence,
 	serverPct float64) {
 	for _, h := range holders {
@@ -278,7 +278,7 @@ func (v *interval) usages(s gres.Sample, order []*holder, joules, seconds float6
 	return usages
 }
 
-// addToBucket adds an interval to the sample in the making.
+// addToBucket adds an interval to the sample that is being made.
 func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, jobs int) {
 	b := &g.bucket
 	b.UsedMiB, b.Jobs = max(b.UsedMiB, s.UsedMiB), max(b.Jobs, jobs)
@@ -297,8 +297,8 @@ func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, 
 	}
 }
 
-// flush writes the samples whose time is over. A failing database costs the oldest of
-// them, never a tick.
+// flush writes the samples whose time is over. A database that takes none costs the
+// oldest samples, never a tick.
 func (c *accounts) flush(ctx context.Context, a *Agent) {
 	if a.Records == nil {
 		return
@@ -335,7 +335,7 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 	}
 	g.bucket, g.smactS = db.Sample{UUID: b.UUID, At: at}, 0
 	if b.At.IsZero() {
-		// Looks before the first bucket count in the first bucket.
+		// What was seen before the first bucket counts in it.
 		g.bucket = b
 		g.bucket.At = at
 		return false
@@ -365,7 +365,7 @@ func (c *accounts) write(ctx context.Context, a *Agent) {
 	c.failing, c.pending = false, c.pending[:0]
 }
 
-// close writes the rest.
+// close writes the samples that are left.
 func (c *accounts) close(a *Agent) {
 	if a.Records == nil {
 		return

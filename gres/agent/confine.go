@@ -22,7 +22,7 @@ import (
 // Confinement keeps jobs to their leased GPUs, where no Prolog has done so, or an agent comes after the
 // job.
 type Confinement struct {
-	Guard  func() (confine.Guard, error) // the present guard
+	Guard  func() (confine.Guard, error) // the guard that confines jobs now
 	Wanted bool                          // devices.confine is not "none"
 	RunDir string
 	Ledger Leases
@@ -32,7 +32,7 @@ type Confinement struct {
 
 	// compare:
 	confinedBy string // as last said
-	reopened   bool   // jobs have their GPUs opened anew, since confinedBy was said
+	reopened   bool   // GPUs were opened to jobs anew, since confinedBy was logged
 	guards     latest[confine.Guard]
 	reaped     uint32 // the last confined job asked about
 
@@ -40,8 +40,8 @@ type Confinement struct {
 	shutFails string // as last said
 }
 
-// guard looks for the present guard: slurmd, which may come later than the agent, lays
-// the ground for guards. guard logs each change.
+// guard looks for the guard that confines jobs now: slurmd, which may come later than
+// the agent, makes the cgroups that a guard needs. guard logs each change.
 func (c *Confinement) guard() confine.Guard {
 	if c == nil {
 		return nil
@@ -70,7 +70,8 @@ func (c *Confinement) guard() confine.Guard {
 	return g
 }
 
-// keepShut looks after jobs confined by no Prolog, by the newest guard given.
+// keepShut looks after jobs that no Prolog has confined, by the newest guard that it
+// is given.
 func (c *Confinement) keepShut(ctx context.Context, guards latest[confine.Guard]) {
 	stop := func() {}
 	for {
@@ -96,8 +97,8 @@ func (c *Confinement) keepShut(ctx context.Context, guards latest[confine.Guard]
 	}
 }
 
-// reopen confines the jobs found by an agent at its start: jobs older than the guard,
-// too.
+// reopen confines the jobs that an agent finds when it starts: also those that
+// started before there was a guard.
 func (c *Confinement) reopen(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	if g != nil && !g.Exact() {
 		// Device nodes made by the driver meanwhile are open to all.
@@ -127,7 +128,7 @@ func (c *Confinement) reopen(ctx context.Context, g confine.Guard, s lease.Snaps
 	}
 }
 
-// owned are the minors of jobs' leased GPUs.
+// owned are the minors of the GPUs that jobs have leased.
 func owned(s lease.Snapshot) map[confine.Job][]int {
 	minors := map[string]int{}
 	for _, r := range s.Readings {
@@ -143,15 +144,15 @@ func owned(s lease.Snapshot) map[confine.Job][]int {
 	return own
 }
 
-// shut closes all GPUs to a job but its leased GPUs.
+// shut closes all GPUs to a job but those that it has leased.
 func (c *Confinement) shut(ctx context.Context, g confine.Guard, job confine.Job) (leased bool, err error) {
 	return c.asLeased(ctx, g, job, nil, false)
 }
 
 // asLeased opens to a job its leased GPUs and no other; open are the GPUs open to the job, if
-// known. A Prolog may come in between: a Prolog leases first and opens then, so the ledger
-// afterwards names the GPUs of the Prolog. So may an Epilog, which closes first and releases
-// then, and would not find GPUs opened after the Epilog's own close.
+// known. A Prolog may come in between: it leases first and opens then, so that the ledger
+// afterwards names the GPUs that the Prolog opens. So may an Epilog, which closes first and
+// releases then, and would not find GPUs opened after it has closed them.
 func (c *Confinement) asLeased(ctx context.Context, g confine.Guard, job confine.Job, open []int,
 	known bool) (leased bool, err error) {
 	for ; ; known = true {
@@ -180,9 +181,9 @@ func (c *Confinement) asLeased(ctx context.Context, g confine.Guard, job confine
 	}
 }
 
-// shutUnconfined closes the GPUs to jobs started by slurmd without a Prolog, as by 22.05
-// after a Prolog was killed. Jobs older than the guard go on; the guard takes a GPU from
-// them when somebody leases the GPU.
+// shutUnconfined closes the GPUs to jobs that slurmd has started without a Prolog, as
+// 22.05 does after a Prolog was killed. Jobs older than the guard go on; the guard takes
+// a GPU from them when somebody leases the GPU.
 func (c *Confinement) shutUnconfined(ctx context.Context, g confine.Guard) {
 	late, err := c.unconfined(g)
 	for _, job := range late {
@@ -202,7 +203,7 @@ func (c *Confinement) shutUnconfined(ctx context.Context, g confine.Guard) {
 	}
 }
 
-// unconfined are the unconfined jobs newer than the guard.
+// unconfined are the jobs that are not confined and came after the guard.
 func (c *Confinement) unconfined(g confine.Guard) ([]confine.Job, error) {
 	jobs, err := g.Unconfined()
 	if err != nil {
@@ -224,13 +225,13 @@ func ids(jobs []confine.Job) []uint32 {
 	return ids
 }
 
-// confinedAtOnce bounds a look's questions to slurmctld about jobs confined and not here: jobs
-// returned to the queue by Prologs are confined until their end, and users decide how many these
-// are.
+// confinedAtOnce bounds the questions to slurmctld at one look about jobs that are confined and
+// not here: jobs that Prologs have returned to the queue are confined until they end, and users
+// decide how many these are.
 const confinedAtOnce = 20
 
-// reapConfined forgets jobs ended without an Epilog. slurmctld is asked about the jobs by
-// turns.
+// reapConfined forgets jobs that have ended without an Epilog. slurmctld is asked about
+// the jobs by turns.
 func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 	if g == nil {
 		return
@@ -251,7 +252,8 @@ func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 		c.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
-	// Jobs after the last one come first, in the order of their ids, around the end of them.
+	// Jobs after the last one asked about come first, in the order of their ids, then those
+	// before it.
 	slices.SortFunc(jobs, func(x, y confine.Job) int { return cmp.Compare(x.ID-c.reaped-1, y.ID-c.reaped-1) })
 	asked := 0
 	for _, j := range jobs {

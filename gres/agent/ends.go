@@ -26,8 +26,8 @@ const (
 	askNoMore      = time.Hour
 )
 
-// endedAtOnce bounds a tick's work on ended jobs, and endsAskedAtOnce a tick's
-// questions to slurmctld.
+// endedAtOnce bounds what one tick does about jobs that have ended, and
+// endsAskedAtOnce what it asks slurmctld.
 const (
 	endedAtOnce     = 50
 	endsAskedAtOnce = 3
@@ -49,11 +49,11 @@ type Ends struct {
 }
 
 // complete puts slurmctld's word on the end of jobs into their records. The Epilog's environment
-// does not tell a cancelled or timed-out job from a job ended well. The agent is woken before
-// slurmctld has heard of the end, so the first question often comes too early, and soon slurmctld
-// forgets the job. So the next one comes a second later, and then ever more rarely, at most
-// whenever counts are compared: a job whose processes hang completes for long, and others come
-// before the hanging job. So with a silent slurmctld.
+// does not tell a cancelled or timed-out job from a job that ended well. The agent is woken
+// before slurmctld has heard of the end, so the first question often comes too early, and soon
+// slurmctld forgets the job. So the next one comes a second later, and then ever more rarely, at
+// most whenever counts are compared: a job whose processes hang completes for long, and other
+// jobs come before it. The same holds for a slurmctld that does not answer.
 func (c *Ends) complete(ctx context.Context, now time.Duration) {
 	ended, err := c.Ledger.Ended(ctx, endedAtOnce+len(c.askAt))
 	if err != nil {
@@ -135,8 +135,9 @@ func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl
 	}
 }
 
-// finalState is the end of an attempt by slurmctld's later word on the job; empty: the job
-// runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
+// finalState is how an attempt ended, by what slurmctld says of its job afterwards; empty:
+// the job runs on without this node (scontrol update NumNodes), and the Epilog's word
+// stays.
 func finalState(j sctl.Job, restart uint32) string {
 	switch {
 	case uint32(max(j.Restarts, 0)) == restart+1 && j.State == jobstate.Cancelled && j.NodeList == "":

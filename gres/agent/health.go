@@ -33,7 +33,7 @@ var broken = map[uint64]string{
 // sayXidEvery is how often one Xid of one GPU gets a line: users can cause many.
 const sayXidEvery = time.Minute
 
-// health is the last word on a GPU.
+// health is what was last said of a GPU.
 type health struct {
 	told    bool // the ledger knows whether NVML tells a fault
 	fault   string
@@ -42,8 +42,8 @@ type health struct {
 	again   []uint64 // not in the ledger yet
 }
 
-// watchHealth quarantines GPUs broken by the driver's word, and ends the quarantine
-// where the driver tells so no more.
+// watchHealth quarantines GPUs that are broken according to the driver, and ends
+// the quarantine when the driver no longer says so.
 func (a *Agent) watchHealth(ctx context.Context, samples []gres.Sample) {
 	for _, s := range samples {
 		st := a.gpus[s.UUID]

@@ -18,15 +18,15 @@ import (
 // idlePct is the SM activity below which a GPU counts as unused.
 const idlePct = 0.5
 
-// idleness is since when a holder has not used its GPU, as seen by the agent without a
-// gap.
+// idleness is since when a holder has not used its GPU, as the agent has seen without
+// a gap.
 type idleness struct {
 	from, sure         time.Duration // 0: in use, or not known; sure: for certain
-	toldFrom, toldSure time.Duration // in the ledger
+	toldFrom, toldSure time.Duration // what the ledger has
 	told               bool
 }
 
-// look adds a look at the GPU and puts the news into the usage.
+// look adds a look at the GPU and notes in the usage what is new.
 func (i *idleness) look(u *lease.Usage, s gres.Sample, foreign bool, holders int, now time.Duration) {
 	idle, coarse := unused(u.Present, u.SMActPct, s, foreign, holders)
 	begin := func(at *time.Duration, yes bool) {
@@ -43,10 +43,11 @@ func (i *idleness) look(u *lease.Usage, s gres.Sample, foreign bool, holders int
 	i.toldFrom, i.toldSure, i.told = i.from, i.sure, true
 }
 
-// unused tells whether a holder does nothing on its GPU: no context there, or idle SMs.
-// coarse says the answer may be wrong: SM activity is no measurement, or a part by rule
-// of several holders' activity. The unknown counts as use: processes of no job may be
-// the holder's own, and an empty list of processes may be a driver that tells none.
+// unused tells whether a holder does nothing on its GPU: it has no context there, or
+// its SMs do nothing. coarse says that the answer may be wrong: the SM activity was not
+// measured, or is a part, by rule, of what several holders did. What cannot be told
+// counts as use: processes of no job may be the holder's own, and an empty list of
+// processes may be a driver that tells none.
 func unused(present bool, ownPct float64, s gres.Sample, foreign bool, holders int) (idle, coarse bool) {
 	quiet := s.SMActPct.Known() && s.SMActPct < idlePct
 	switch {
@@ -69,8 +70,8 @@ func (g *account) forgetIdle() {
 	}
 }
 
-// tellAgain has the next look tell the present state, changed or not: the ledger has
-// not taken the last word.
+// tellAgain has the next look report the present state, changed or not: the ledger
+// has not taken the last report.
 func (c *accounts) tellAgain() {
 	for _, g := range c.gpus {
 		for _, h := range g.holders {
@@ -79,7 +80,7 @@ func (c *accounts) tellAgain() {
 	}
 }
 
-// acted is the past action on a job that uses no GPU.
+// acted is what was done about a job that uses no GPU.
 type acted struct{ told, cancelled bool }
 
 // tellIdle acts on jobs that have used none of their GPUs for idle.after: their users
@@ -113,8 +114,8 @@ func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 	a.acted = still
 }
 
-// idleJob is for how long a job has used none of its GPUs, and for how long for
-// certain.
+// idleJob is for how long a job has used none of its GPUs, and for how long
+// that is certain.
 type idleJob struct {
 	uid        uint32
 	idle, sure time.Duration
@@ -167,7 +168,7 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err != nil {
 		return false, err
 	}
-	// During its unused time the job may have been suspended.
+	// While the job was seen not to use its GPUs, it may have been suspended.
 	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure-job.Suspended < a.Config.Idle.After.D() {
 		return false, nil
 	}

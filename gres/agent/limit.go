@@ -16,7 +16,7 @@ import (
 	"carma/gres/lease"
 )
 
-// limited is the target of a limit.
+// limited is the cgroup and the GPU that a limit is set on.
 type limited struct {
 	confine.Group
 	uuid string
@@ -31,7 +31,7 @@ type MemoryLimits struct {
 
 	set    map[limited]int64
 	probed bool          // whether the driver takes limits here
-	from   time.Duration // of jobs started then or later; 0: the driver takes none
+	from   time.Duration // limits hold for jobs that started then or later; 0: the driver takes no limits
 	fails  string        // as last said
 }
 
@@ -78,7 +78,7 @@ func (m *MemoryLimits) keep(_ context.Context, s lease.Snapshot) {
 
 // probe finds out whether the driver takes limits here, by setting none on the cgroup
 // above all jobs. Programs see a limit as the size of their GPU, so Prologs must know of
-// limits; jobs started before have none.
+// limits; jobs that started before have none.
 func (m *MemoryLimits) probe(s lease.Snapshot, now time.Duration) {
 	scope, err := m.Cgroups.Scope()
 	if err == nil && scope == "" {
@@ -104,8 +104,8 @@ func (m *MemoryLimits) probe(s lease.Snapshot, now time.Duration) {
 	m.Log.Info("the driver holds jobs to the GPU memory that they booked")
 }
 
-// wanted are the limits of the jobs sharing a GPU. A job with a whole GPU needs none,
-// and MIG instances take none.
+// wanted are the limits of the jobs that share a GPU. A job with a whole GPU needs
+// none, and MIG instances take none.
 func (m *MemoryLimits) wanted(s lease.Snapshot, now time.Duration) (map[limited]int64, error) {
 	takes := map[string]bool{}
 	want := map[limited]int64{}
@@ -118,7 +118,7 @@ func (m *MemoryLimits) wanted(s lease.Snapshot, now time.Duration) (map[limited]
 		}
 		groups, err := m.Cgroups.Groups(l.Job.JobID)
 		if err != nil {
-			return m.set, err // the present limits stay
+			return m.set, err // the limits that are set stay
 		}
 		for _, g := range groups {
 			want[limited{g, l.UUID}] = l.ReserveMiB

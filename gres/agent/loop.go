@@ -10,7 +10,7 @@ import (
 	"carma/gres/lease"
 )
 
-// latest has place for one value, which a newer value replaces, and one sender.
+// latest has place for one value, which a newer value replaces. It has one sender.
 type latest[T any] chan T
 
 func (l latest[T]) put(v T) {
@@ -28,8 +28,8 @@ const (
 	slurmDeadline   = 2 * time.Minute
 )
 
-// every starts a loop that works on the newest value given, at most once in a while, until
-// ctx ends. Each time has the deadline; 0: the work has its own.
+// every starts a loop that works on the newest value it is given, at most once in a while,
+// until ctx ends. The work has the deadline each time; 0: it has a deadline of its own.
 func every[T any](ctx context.Context, work *sync.WaitGroup, pause, deadline time.Duration,
 	do func(context.Context, T)) latest[T] {
 	in := make(latest[T], 1)

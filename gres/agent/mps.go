@@ -34,7 +34,8 @@ const mostSilent = 2
 // another job comes to one of its GPUs: the user's next job may follow at once.
 const keptFree = 5 * time.Second
 
-// Daemons looks after the MPS daemons of a node, each alone: none waits for another's answer.
+// Daemons looks after the MPS daemons of a node, each alone: none waits for another one that does not
+// answer.
 type Daemons struct {
 	MPS    MPS
 	Leases Leases
@@ -50,7 +51,7 @@ type Daemons struct {
 	of   map[gres.Daemon]*served
 }
 
-// served is the knowledge of a daemon. The fields after busy belong to the goroutine that has set busy.
+// served is what is known of a daemon. The fields after busy belong to the goroutine that has set busy.
 type served struct {
 	due    atomic.Bool // a check is due
 	busy   atomic.Bool
@@ -88,7 +89,7 @@ func (m *Daemons) serve(ctx context.Context, d gres.Daemon, due bool, do func(co
 	}()
 }
 
-// forget drops the knowledge of ended sets.
+// forget drops what is known of sets that have ended.
 func (m *Daemons) forget(known []gres.Daemon) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -99,8 +100,8 @@ func (m *Daemons) forget(known []gres.Daemon) {
 	}
 }
 
-// look looks after all daemons: at each look after their users, and every so often after
-// their health.
+// look looks after all daemons: at each look whose they are, and every so often how they
+// are.
 func (m *Daemons) look(ctx context.Context, v view) {
 	now := lease.Now()
 	check := m.checked == 0 || now-m.checked >= checkMPSEvery
@@ -188,7 +189,7 @@ func (m *Daemons) keepSet(ctx context.Context, s *served, d gres.Daemon, v lease
 	}
 }
 
-// tenant is the daemon's next user, by the ledger, given the present user.
+// tenant is the user who is to have a daemon, by the ledger, given the user who has it now.
 func (s *served) tenant(d gres.Daemon, has int64, leases []gres.Lease, now time.Duration) int64 {
 	others := false
 	for _, l := range leases {
@@ -262,7 +263,7 @@ func (m *Daemons) replace(ctx context.Context, s *served, d gres.Daemon) {
 	s.failed = !m.keep(ctx, s, d)
 }
 
-// daemonsOf returns the daemons with jobs as clients.
+// daemonsOf returns the daemons that jobs are clients of.
 func daemonsOf(leases []gres.Lease) []gres.Daemon {
 	var list []gres.Daemon
 	for _, l := range leases {
@@ -292,8 +293,8 @@ func (m *Daemons) readmit(ctx context.Context, sample gres.Sample, used []gres.D
 	m.Log.Info("quarantine of a GPU ended", "gpu", uuid)
 }
 
-// checkFault quarantines the GPUs of a daemon whose server has a fault by its status. The
-// error is DeadlineExceeded if the daemon does not answer.
+// checkFault quarantines the GPUs of a daemon whose server reports by its status that it
+// has faulted. The error is DeadlineExceeded if the daemon does not answer.
 func (m *Daemons) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lease) error {
 	asked, cancel := context.WithTimeout(ctx, askDeadline)
 	faulted, err := m.MPS.Faulted(asked, d)
@@ -323,8 +324,8 @@ func (m *Daemons) checkFault(ctx context.Context, d gres.Daemon, leases []gres.L
 	return nil
 }
 
-// endLeftovers ends MPS clients of jobs that hold the GPU no more: leftovers of a job
-// killed by Slurm.
+// endLeftovers ends MPS clients of jobs that hold the GPU no more: what a job left
+// behind that Slurm killed.
 func (m *Daemons) endLeftovers(ctx context.Context, sample gres.Sample, leases []gres.Lease, sets []gres.Daemon) {
 	for _, p := range sample.Processes {
 		if !p.MPS {
@@ -433,9 +434,9 @@ func (m *Daemons) followLogs(ctx context.Context) error {
 }
 
 // endClients has the MPS servers let go of a job's processes before signals end them, where
-// other jobs are clients of the same servers: the effect on the others of a client's death
-// by a signal is not defined (NVIDIA's MPS guide, terminate_client). The job ends all the
-// same if endClients fails.
+// other jobs are clients of the same servers: the effect on the others of a client that
+// dies by a signal is not defined (NVIDIA's MPS guide, terminate_client). The job ends all
+// the same if endClients fails.
 func (m *Daemons) endClients(ctx context.Context, key jobenv.JobKey, s lease.Snapshot) {
 	done := map[gres.Daemon]bool{}
 	for _, l := range s.Leases {

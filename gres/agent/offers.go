@@ -37,19 +37,19 @@ type Offers struct {
 	Log        *slog.Logger
 
 	// open:
-	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs with ready GPUs
+	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration            // slurmctld did not answer
-	taken       map[uint32]bool          // jobs with GPUs offered and not ready
+	taken       map[uint32]bool          // jobs with GPUs that are offered but not ready
 
 	// follow:
 	vain map[uint32]time.Time // when holds in vain ended here, until the node's Extra says so
 }
 
 // openHolds has the GPUs kept for a job offered to slurmctld, once they meet the job's
-// needs, from when the job can start: not before, for slurmctld would send there any
-// fitting job. Until then slurmctld is asked again when counts are compared, as the start
-// may change. GPUs offered and not meeting the job's needs, for a while, have been offered
-// since they meet them again.
+// needs, from when the job can start: not before, for slurmctld would send any job there
+// that fits. Until then slurmctld is asked again when counts are compared, as the start
+// may change. Where offered GPUs have not met the job's needs for a while, the time of the
+// offer counts from when they meet the needs again.
 func (o *Offers) openHolds(ctx context.Context, s lease.Snapshot, now time.Duration) {
 	askAt, taken := map[uint32]time.Duration{}, map[uint32]bool{}
 	for _, job := range heldJobs(s.Holds) {
@@ -101,14 +101,15 @@ func (o *Offers) openHold(ctx context.Context, job uint32) (known bool, err erro
 	return true, o.Ledger.OpenHold(ctx, job, max(time.Until(at), 0))
 }
 
-// kept is the request of a job with GPUs kept, as far as known here; with 0 MiB the job
-// wants all of each.
+// kept is the request of a job that GPUs are kept for, as far as it is known here; with
+// 0 MiB the job wants all of each.
 func (o *Offers) kept(job, uid uint32, gpus int, mib int64) gres.Request {
 	return gres.Request{JobID: job, UID: uid, GPUs: gpus, ReserveMiB: mib, Exclusive: mib == 0,
 		MarginMiB: o.Config.Placement.MarginMiB}
 }
 
-// strictest is the policy by which the fewest GPUs do, of the policies open to the job.
+// strictest is the policy, of those that the job may have, by which the fewest GPUs
+// fit.
 func (o *Offers) strictest() choose.Policy {
 	p := choose.Policy(o.Config.Placement.Policy)
 	if p != policy.Exclusive && slices.Contains(o.Config.Placement.AllowPolicies, string(policy.Carma)) {
@@ -180,8 +181,8 @@ func heldJobs(holds []lease.Hold) []uint32 {
 	return jobs
 }
 
-// followHolds ends holds whose job has started elsewhere, has gone, waits by its user's
-// will, or has not come in time, and lets a job come with GPUs open.
+// followHolds ends holds whose job has started elsewhere, has gone, waits because its
+// user wants so, or has not come in time, and lets a job start for which GPUs are open.
 func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 	for _, id := range heldJobs(s.Holds) {
 		late := false
@@ -222,7 +223,7 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// inVain tells whether a hold past its time has offered the job's needs for long.
+// inVain tells whether a hold whose time is over has long offered what the job needs.
 func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 	return o.ready(job, s) && !slices.ContainsFunc(s.Holds, func(h lease.Hold) bool {
 		return h.JobID == job && h.Offered < steward.VainAfter
@@ -230,8 +231,9 @@ func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 }
 
 // comes tells whether GPUs are to be kept on for a job: the job may come yet, and waits
-// for no more than room or the end of a time of ours. A job that its user holds, or
-// lets start later, wait for another or move elsewhere, has no claim to idle GPUs.
+// for nothing but room or the end of a delay that CARMA has set. A job that its user
+// holds, or lets start later, wait for another or move elsewhere, has no claim to idle
+// GPUs.
 func (o *Offers) comes(j sctl.Job) bool {
 	if j.State != jobstate.Pending {
 		return mayComeYet(j)
@@ -243,7 +245,8 @@ func (o *Offers) comes(j sctl.Job) bool {
 	if !ours || j.Reason.IsOfItsUser() {
 		return false
 	}
-	// The reason may be an old reason, until slurmctld looks at the job again.
+	// The reason may be that of an earlier wait, until slurmctld looks at the job
+	// again.
 	return !j.Eligible.After(time.Now()) || steward.BacksOff(j.Restarts, j.Submitted, j.Eligible)
 }
 
@@ -263,8 +266,8 @@ func (o *Offers) closeHold(ctx context.Context, j sctl.Job) error {
 
 // mayComeYet tells whether a job waits, or is in a Prolog somewhere, which may give the
 // job back: the job is RUNNING then (node_scheduler.c, launch_prolog; not with
-// PrologFlags=NoHold), or CONFIGURING while nodes boot. A Prolog leasing GPUs on this
-// node ends the hold itself.
+// PrologFlags=NoHold), or CONFIGURING while nodes boot. A Prolog that leases GPUs on
+// this node ends the hold itself.
 func mayComeYet(j sctl.Job) bool {
 	switch j.State {
 	case jobstate.Pending, jobstate.Completing, jobstate.Configuring:
@@ -273,9 +276,9 @@ func mayComeYet(j sctl.Job) bool {
 	return j.State == jobstate.Running && j.Reason == jobstate.InProlog
 }
 
-// startOf tells from when on a waiting job with ready GPUs can start; zero: not as things are. A
-// job that backs off, as some Prolog has returned the job to the queue, is hastened: to start as
-// soon as is safe. A start set by the job's user stays.
+// startOf tells from when on a waiting job can start for which GPUs are ready; zero: not as
+// things are. A job that backs off, as some Prolog has returned it to the queue, is hastened: it
+// starts as soon as is safe. A start that the job's user has set stays.
 func (o *Offers) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened bool, err error) {
 	switch {
 	case j.Reason == jobstate.BeginTime, j.Reason == jobstate.InProlog, j.Reason == jobstate.None:
@@ -301,11 +304,11 @@ func (o *Offers) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastene
 }
 
 // followExtra keeps GPUs as the node's Extra says, and takes the word out of Extra when
-// the job has started, has gone, waits by its user's will, or did not come in time.
-// followExtra says so there where the hold was in vain, or cannot be kept.
+// the job has started, has gone, waits because its user wants so, or did not come in
+// time. It says so in Extra where the hold was in vain, or cannot be kept.
 func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot) {
 	hold, ok := steward.HoldIn(text)
-	// Other holds in vain stand in no Extra: the node made them itself.
+	// Other holds that were in vain stand in no Extra: the node made them itself.
 	maps.DeleteFunc(o.vain, func(id uint32, _ time.Time) bool { return id != hold.JobID })
 	if !ok {
 		return
@@ -328,11 +331,11 @@ func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot)
 	ended, vain := o.vain[hold.JobID]
 	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2
 	if comes && age < steward.HoldTimeout && !vain {
-		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for a preemptor the Prolog keeps GPUs
+		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for a job that preempts its Prolog keeps GPUs
 			return
 		}
 		if o.Thresholds.MaxSlowdown > 0 {
-			hold.MiB = 0 // the job's Prolog knows the job's expectation
+			hold.MiB = 0 // what the job expects is known to its Prolog
 		}
 		r := o.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB)
 		if uuids := choose.Soonest(o.strictest(), s.Readings, s.Leases, r, o.Thresholds); uuids != nil {

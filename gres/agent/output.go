@@ -31,7 +31,7 @@ func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 			}
 		}
 	}
-	a.known = known // a process's owner is looked up once
+	a.known = known // the owner of a process is looked up once
 	a.Outputs.Look(found)
 }
 

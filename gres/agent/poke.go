@@ -23,7 +23,7 @@ func listen(runDir string) (<-chan struct{}, error) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("listen for hooks: make %s: %w", path, err)
 	}
-	// Open for writing too, so reads never meet end-of-file.
+	// Open for writing too, so that a read never meets the end of the file.
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("listen for hooks: %w", err)
@@ -44,7 +44,7 @@ func listen(runDir string) (<-chan struct{}, error) {
 	return poked, nil
 }
 
-// Poke tells the agent, if listening, of a change in the ledger.
+// Poke tells the agent, if it listens, that the ledger has changed.
 func Poke(runDir string) {
 	f, err := os.OpenFile(filepath.Join(runDir, pokeFIFO), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// preemptors is the steward's knowledge of jobs that may preempt others.
+// preemptors is what the steward knows of jobs that may preempt others.
 type preemptors struct {
 	rules  schedule.Preemption
 	asked  time.Duration   // about the rules
@@ -37,15 +37,15 @@ type sent struct {
 }
 
 // slurmctld is asked so often for the rules of preemption, and, where somebody may
-// preempt, for the waiting jobs; a job sent to a node and not started there is let go
-// after so long.
+// preempt, for the waiting jobs; a job that was sent to a node and does not start
+// there is let go after so long.
 const (
 	rulesEvery = time.Minute
 	waitsEvery = 3 * time.Second
 	sentFor    = 5 * time.Minute
 	vainFor    = 30 * time.Minute // the job is not sent again
-	// times the time of a question for the queue: a long queue costs slurmctld a tenth of a core
-	// at most
+	// times the time that the question for the queue took: a long queue costs slurmctld a tenth
+	// of a core at most
 	restFor = 10
 )
 
@@ -108,7 +108,7 @@ func (s *Steward) sendPreemptors(ctx context.Context, now time.Duration) {
 	p.waited = waiting
 }
 
-// learnSent takes over the jobs sent by another steward.
+// learnSent takes over the jobs that another steward has sent.
 func (s *Steward) learnSent(nodes []schedule.Node, now time.Duration) {
 	p := &s.preemptors
 	if p.sent == nil {
@@ -151,8 +151,9 @@ func (s *Steward) waitingPreemptors(queue []schedule.Job, ours func(string) bool
 	return waiting
 }
 
-// send lets a node's Extra tell slurmctld of the node's memory for the job's user, and the job's Prolog to
-// preempt others for the job. The job is asked about alone before, and left where changed since the list.
+// send lets a node's Extra tell slurmctld that the node has the memory for the job's user, and the job's
+// Prolog that it is to preempt others. The job alone is asked about before, and left where it has changed
+// since it was listed.
 func (s *Steward) send(ctx context.Context, j steward.Preemptor, now time.Duration) (err error) {
 	id := j.ID
 	if j.Unsplit() {
@@ -183,7 +184,7 @@ func (s *Steward) send(ctx context.Context, j steward.Preemptor, now time.Durati
 }
 
 // letGo ends the sending of jobs to nodes where they have started, or cannot: a job that cannot run there
-// at all (--exclude, memory), or held by its user, keeps the node from others.
+// at all (--exclude, memory), or that its user holds, keeps the node from others.
 func (s *Steward) letGo(ctx context.Context, queue []schedule.Job, now time.Duration) {
 	p := &s.preemptors
 	for id, at := range p.vain {
@@ -222,8 +223,8 @@ func (s *Steward) letGo(ctx context.Context, queue []schedule.Job, now time.Dura
 	}
 }
 
-// endSent takes the hold out of the node's Extra, unless another job's stands there by
-// now.
+// endSent takes the hold out of the node's Extra, unless another job's hold stands
+// there by now.
 func (s *Steward) endSent(ctx context.Context, id uint32, node string) error {
 	text, err := s.Cluster.Node(ctx, node)
 	if err != nil {

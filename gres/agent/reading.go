@@ -23,8 +23,8 @@ func (o once) Owner(pid int) resident.Owner {
 	return owner
 }
 
-// Reading turns one sample into the ground for a choice. SM activity is the sample's;
-// the agent replaces the figure by the mean over its window.
+// Reading turns one sample into a reading, which choices are based on. SM activity is
+// the sample's; the agent replaces the figure by the mean over its window.
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source,
 		Unreadable: s.Unreadable}

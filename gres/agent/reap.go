@@ -24,7 +24,7 @@ import (
 const reapAge = 30 * time.Second
 
 // reap releases the leases of jobs that have ended without an Epilog, or run elsewhere,
-// as after a killed slurmd. slurmctld has the last word.
+// as after slurmd was killed. slurmctld has the last word.
 func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	var stepds map[uint32]bool
 	looked := map[jobenv.JobKey]bool{} // a job may have several GPUs
@@ -68,9 +68,9 @@ func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	}
 }
 
-// dropTaskFile removes the attempt's file of its Prolog for the tasks (prolog/task.go). A
-// later attempt may have its own by now, or put a file there meanwhile: then the later file
-// comes back.
+// dropTaskFile removes the file that the attempt's Prolog left for its tasks
+// (prolog/task.go). A later attempt may have a file of its own by now, or put it there
+// meanwhile: then the later file comes back.
 func (a *Agent) dropTaskFile(job jobenv.JobKey) {
 	path := filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: job.JobID}.String()+".json")
 	aside := path + ".ended"
@@ -95,8 +95,8 @@ func isOf(path string, job jobenv.JobKey) bool {
 	return err == nil && (json.Unmarshal(text, &of) != nil || of.Restart <= job.Restart)
 }
 
-// isHere tells whether an attempt of a job is on this node by slurmctld's word on the
-// job. A completing attempt may be one before slurmctld's present count.
+// isHere tells whether an attempt of a job is on this node by what slurmctld says of
+// the job. slurmctld may count the next attempt already while one completes.
 func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
 	if !j.State.HoldsNode() || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
 		return false

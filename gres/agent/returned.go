@@ -23,8 +23,8 @@ const (
 	giveUpAfter    = 5 * time.Minute
 )
 
-// Returned looks after jobs returned to the queue by Prologs and Epilogs: each job is to be released, and to start
-// as early as is safe.
+// Returned looks after jobs returned to the queue by Prologs and Epilogs: such a job is to be released, and to
+// start as early as is safe.
 type Returned struct {
 	Ledger Pending
 	Jobs   ReturnedJobs
@@ -40,7 +40,7 @@ type Returned struct {
 	heldAsked  map[uint32]time.Duration // and about which jobs
 }
 
-// setStarts lets requeued jobs start as early as is safe. Jobs not asked about for longest
+// setStarts lets requeued jobs start as early as is safe. Jobs not asked about for the longest time
 // come first: some may hang, completing.
 func (r *Returned) setStarts(ctx context.Context, pending []lease.PendingRestart) {
 	asked := map[uint32]time.Duration{}
@@ -81,8 +81,8 @@ func (r *Returned) setStart(ctx context.Context, c lease.PendingRestart) (done b
 	if j.State == jobstate.Completing {
 		return false, nil
 	}
-	// Its reason says nothing: until slurmctld next looks at a requeued job the old
-	// reason stays, "Prolog" say.
+	// Its reason says nothing: until slurmctld next looks at a requeued job, the
+	// job has its old reason, "Prolog" say.
 	if j.State != jobstate.Pending {
 		return true, nil
 	}
@@ -137,13 +137,13 @@ func (r *Returned) startAt(ctx context.Context, j sctl.Job, at time.Time) error 
 	return nil
 }
 
-// wakeScheduler changes returned jobs still waiting although their start has come. As long as no
+// wakeScheduler changes returned jobs that still wait although their start has come. As long as no
 // job, node, partition or reservation changes, sched/backfill does not look again (backfill.c,
 // _more_work, 22.05 to 26.05), and the main scheduler once a minute. A backup slurmctld of 22.05
-// that has taken over has no main scheduler at all (run_backup reads slurm.conf, and so starts the
+// that has taken over has no main scheduler at all (run_backup reads slurm.conf, which starts the
 // scheduler, while shutdown_time is still set; 23.02 resets shutdown_time before). On a quiet
-// cluster the job would wait for something else to happen. A start set by the job's user stays.
-// Each user has a turn before anybody has a second.
+// cluster such a job would wait for something else to happen. A start that the job's user has set
+// stays. Each user has a turn before anybody has a second.
 func (r *Returned) wakeScheduler(ctx context.Context) {
 	now := time.Now()
 	for _, s := range r.takeDue(now) {
@@ -157,7 +157,7 @@ func (r *Returned) wakeScheduler(ctx context.Context) {
 	}
 }
 
-// takeDue removes the starts now due for wakeScheduler.
+// takeDue removes from the starts those that wakeScheduler looks after now.
 func (r *Returned) takeDue(now time.Time) (taken []start) {
 	r.startsLock.Lock()
 	defer r.startsLock.Unlock()
@@ -175,7 +175,7 @@ func (r *Returned) takeDue(now time.Time) (taken []start) {
 		served[r.starts[i].uid] = true
 		r.starts = slices.Delete(r.starts, i, i+1)
 	}
-	// At the next tick a user served now comes after the others.
+	// At the next tick a user who had a turn comes after the others.
 	slices.SortStableFunc(r.starts, func(x, y start) int {
 		switch {
 		case served[x.uid] == served[y.uid]:
@@ -188,16 +188,18 @@ func (r *Returned) takeDue(now time.Time) (taken []start) {
 	return taken
 }
 
-// A working Epilog has dropped its note by heldSince; slurmctld, which is slow then, is asked about
-// the rest every heldEvery. Nobody looks after a hold any more after heldNoMore.
+// An Epilog that does its work has dropped its note by heldSince; slurmctld, which is slow if notes
+// are left, is asked about these every heldEvery. Nobody looks after a hold any more after
+// heldNoMore.
 const (
 	heldSince  = 30 * time.Second
 	heldEvery  = 30 * time.Second
 	heldNoMore = 24 * time.Hour
 )
 
-// releaseHeld releases jobs requeued held by Epilogs without learning whether slurmctld has
-// released them. Jobs not asked about for longest come first: some may hang, completing.
+// releaseHeld releases jobs that Epilogs have requeued held without learning whether
+// slurmctld has released them. Jobs not asked about for the longest time come first: some may hang,
+// completing.
 func (r *Returned) releaseHeld(ctx context.Context, held []lease.PerhapsHeld, now time.Duration) {
 	if r.askedHeld != 0 && now-r.askedHeld < heldEvery {
 		return
@@ -229,8 +231,9 @@ func (r *Returned) releaseHeld(ctx context.Context, held []lease.PerhapsHeld, no
 	}
 }
 
-// releaseIfHeld returns whether nothing is left to do for the job. A hold placed by the job's user or
-// an administrator after a release, of another attempt, or of another job of the same id stays.
+// releaseIfHeld returns whether nothing is left to do for the job. A hold that the job's user or an
+// administrator has placed after a release, or that is of another attempt or of another job of the
+// same id, stays.
 func (r *Returned) releaseIfHeld(ctx context.Context, p lease.PerhapsHeld) (done bool, err error) {
 	j, err := r.Jobs.Job(ctx, p.JobID)
 	switch {
@@ -240,9 +243,9 @@ func (r *Returned) releaseIfHeld(ctx context.Context, p lease.PerhapsHeld) (done
 		return false, err
 	case j.UID != p.UID, j.Restarts > int(p.Restart):
 		return true, nil
-	case j.Restarts < int(p.Restart): // not requeued; slurmctld may still requeue the job
+	case j.Restarts < int(p.Restart): // it was not requeued; slurmctld may still do so
 		return p.Age >= giveUpAfter, nil
-	case j.State == jobstate.Completing: // perhaps in its Epilog
+	case j.State == jobstate.Completing: // perhaps its Epilog is at work
 		return false, nil
 	case j.State != jobstate.Pending || j.Reason != jobstate.RequeuedHeld:
 		return true, nil

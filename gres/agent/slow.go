@@ -11,33 +11,33 @@ import (
 	"carma/gres/lease"
 )
 
-// A bound on slowdown (docs/adr/0019) needs a job's activity alone, as measured by the
-// agent, and a check: a job slowed beyond its bound for long gets a line. Nothing is
-// moved.
+// A bound on slowdown (docs/adr/0124) needs the activity of a job when alone, which
+// the agent measures, and a check whether the bound holds: a job that is slowed beyond
+// its bound for long is logged. Nothing is moved.
 
-// slowness is the knowledge of one job on one GPU.
+// slowness is what is known of one job on one GPU.
 type slowness struct {
-	times float64 // as long as alone by the law since the last look; 0: not here then
+	times float64 // how many times as long as alone the job takes, by the law, since the last look; 0: it was not here
 
-	// while alone on the GPU and active:
+	// while the job was alone on the GPU and used it:
 	smactS, dramS       float64 // percent x seconds
 	smactForS, dramForS float64
 
-	// of the next stretch to judge:
+	// of the stretch that is judged next:
 	heldS, aloneS float64
 	guessed       bool // a part of aloneS is the law's
 	slowed        bool
 }
 
-// slowWindows is for how many windows of SM activity a job is looked at before a word on
-// slowdown: with a window of 60 s ten minutes.
+// slowWindows is for how many windows of SM activity a job is looked at before it is
+// said to be slowed: with a window of 60 s ten minutes.
 const slowWindows = 10
 
-// slowTolerance is how far beyond its bound a job must be: the law is right within the
-// tolerance.
+// slowTolerance is how far beyond its bound a job must be: the law is right within
+// this tolerance.
 const slowTolerance = 1.05
 
-// boundSlowdown adds the slowdown to the usages of an interval.
+// boundSlowdown adds to the usages of an interval what concerns slowdown.
 func (a *Agent) boundSlowdown(usages []lease.Usage, order []*holder, s gres.Sample, leases []gres.Lease, foreign bool) {
 	present := 0
 	evidence := make([]energy.Evidence, len(order))
@@ -48,7 +48,8 @@ func (a *Agent) boundSlowdown(usages []lease.Usage, order []*holder, s gres.Samp
 		}
 	}
 	rate := math.NaN()
-	// A coarse source overstates how fast jobs get on; jobs doing nothing together are not slowed.
+	// A coarse source overstates how fast jobs get on; jobs that together do nothing are not
+	// slowed.
 	if !s.Source.Coarse() && s.SMActPct >= idlePct {
 		rate = energy.Rate(float64(s.SMActPct), evidence)
 	}
@@ -73,8 +74,8 @@ func (a *Agent) boundSlowdown(usages []lease.Usage, order []*holder, s gres.Samp
 	}
 }
 
-// alone notes the activity of a job alone on the GPU. Seconds of no activity do not count:
-// the job may be reading its data.
+// alone notes the activity of a job that has the GPU to itself. Seconds without activity
+// do not count: the job may be reading its data.
 func (w *slowness) alone(u *lease.Usage, s gres.Sample, l gres.Lease, windowS float64) {
 	if s.Source.Coarse() || !(s.SMActPct >= idlePct) {
 		return

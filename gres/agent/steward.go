@@ -19,15 +19,16 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// The steward is the agent of the first node up, of these many by name: the others need
-// not look for the steward. Their rank is looked up again so often.
+// The steward is the agent of the first node that is up, of these many by name: the
+// other agents need not look which node has the steward. Their rank is looked up again
+// so often.
 const (
 	stewards  = 3
 	rankEvery = time.Hour
 	// slurmctld packs all nodes to tell which are up: of so many more nodes each asks an hour more rarely.
 	manyNodes = 1000
-	// times the length of its questions for nodes and jobs, the steward rests before asking
-	// again: slurmctld's time for the answers, a fifth of the length or less, stays below 1 % of a core
+	// times as long as its questions for nodes and jobs took, the steward rests before it asks again:
+	// what slurmctld spends on the answers, a fifth of this time or less, stays below 1 % of a core
 	stewardRests = 20
 	longestRest  = 5 * time.Minute // also where slurmctld did not answer
 )
@@ -60,9 +61,9 @@ type Steward struct {
 	preemptors preemptors
 }
 
-// restAfter is how long the steward rests after questions of such length. On a busy node
-// questions may take long and cost slurmctld nothing; no hold is to come much later for a busy
-// node.
+// restAfter is how long the steward rests after questions that took so long. On a busy node
+// questions may take long that cost slurmctld nothing; no hold is to come much later because
+// of this.
 func restAfter(took, holdAfter time.Duration) time.Duration {
 	longest := longestRest
 	if holdAfter > 0 {
@@ -164,8 +165,9 @@ func (s *Steward) sizes() steward.Sizes {
 	return sizes
 }
 
-// restoreWaits gives jobs of the queue the true start of each wait, and finds holds in vain, by the steward's
-// own looks and earlier stewards' words in the Extra of nodes, and leaves both in the Extra of the own node.
+// restoreWaits gives jobs of the queue the time since when each really waits, and finds holds that were in
+// vain, by what the steward has seen and what earlier stewards have left in the Extra of nodes, and leaves
+// both in the Extra of the own node.
 func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []schedule.Node) {
 	now, every := time.Now(), s.Config.Capacity.Compare.D()
 	for i := range nodes {
@@ -176,7 +178,8 @@ func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes 
 	for _, v := range s.vains.Look(queue, nodes, now, every) {
 		s.Log.Info("a hold was in vain; the job gets none there for a while", "job", v.Job, "node", v.Node)
 	}
-	// The own node first: words of others go when the same stand here.
+	// The own node first: what others have left is removed once the same stands
+	// here.
 	left := map[string]string{extra.Waits: s.waits.Word(), extra.Vains: s.vains.Word(), extra.Vain: ""}
 	if err := s.leave(ctx, nodes, func(name string) bool { return name == s.Node }, left); err != nil {
 		s.Log.Warn("save waiting times for the next steward", "error", err)
@@ -188,7 +191,7 @@ func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes 
 	}
 }
 
-// leave sets words in the Extra of some nodes, where other words stand.
+// leave sets words in the Extra of some nodes, where others stand.
 func (s *Steward) leave(ctx context.Context, nodes []schedule.Node, which func(name string) bool,
 	words map[string]string) error {
 	var errs []error
@@ -237,8 +240,8 @@ func (s *Steward) setWords(ctx context.Context, node string, words map[string]st
 	return s.Cluster.SetNodeExtra(ctx, node, after)
 }
 
-// rankOf is how many nodes before this one may have the steward: nodes off, or away,
-// leave the role to others.
+// rankOf is how many nodes that may have the steward come before this one: nodes
+// that are off, or away, leave the role to others.
 func rankOf(nodes []schedule.Node, node string) int {
 	rank := 0
 	for _, n := range nodes {

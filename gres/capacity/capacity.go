@@ -22,13 +22,13 @@ type Offer struct {
 	MiB  int64
 	UID  uint32 // of the only user, if Own
 	Own  bool
-	GPUs int // wanted by the job for which the GPU is kept; 0: kept for none
+	GPUs int // GPUs wanted by the job that the GPU is kept for; 0: kept for none
 }
 
 // Given is how much a node's GPUs can give a job, by the number of GPUs less 1.
 type Given struct {
 	Anybody []int64
-	Users   map[uint32][]int64 // of owners of GPUs there
+	Users   map[uint32][]int64 // of those who own GPUs there
 }
 
 // To is how many MiB of each of so many GPUs the node can give a user's job.
@@ -58,8 +58,8 @@ func (g Given) Equal(other Given) bool {
 }
 
 // Gives works out how much GPUs can give: for each number K of GPUs the memory of the K-th largest
-// without an owner, and for each owner the same among these and the owner's GPUs, where more.
-// together says which GPUs, by their indices, a job on several can be given at once.
+// without an owner, and for each owner the same among these and the owner's GPUs, where that is
+// more. together says which GPUs, by their indices, a job on several can be given at once.
 func Gives(gpus []Offer, together [][]int) Given {
 	given := Given{Anybody: most(gpus, together, func(g Offer, _ int) bool { return !g.Own })}
 	for _, g := range gpus {
@@ -77,7 +77,7 @@ func Gives(gpus []Offer, together [][]int) Given {
 	return given
 }
 
-// Counts are the results of Gives by their keys in the node's Extra.
+// Counts are these results by their keys in the node's Extra.
 func Counts(gpus []Offer, together [][]int, tags extra.Tags) map[string]int64 {
 	counts, given := map[string]int64{}, Gives(gpus, together)
 	for k, mib := range given.Anybody {

@@ -13,7 +13,7 @@ import (
 )
 
 // A question about a node costs slurmctld 0.5 to 0.8 ms (docs/admin.md). So many a second come
-// from all nodes together: from nodes with all on offer, and from others.
+// from all nodes together: from nodes that offer all they have, and from others.
 const (
 	idlePerSecond = 5
 	busyPerSecond = 20
@@ -22,12 +22,12 @@ const (
 // due is when slurmctld is asked next for its counts.
 type due struct {
 	asked, at time.Duration // on the ledger's clock; at 0: nothing is known yet
-	same      bool          // the last answer was as told, without a hold
+	same      bool          // the last answer was as slurmctld was told, without a hold
 	told      string        // then
 }
 
-// CompareIf compares when a comparison is due: not before the pause is over, and as rarely as keeps the
-// questions of all nodes of the cluster within bounds. A node that offers less than everything is lost to jobs,
+// CompareIf compares when a comparison is due: not before the pause is over, and rarely enough to keep the
+// questions of all nodes of the cluster within bounds. A node that offers less than all it has is lost to jobs,
 // or draws too many, where somebody else has written its Extra at the same moment: such a node asks more often
 // than a node that offers everything, had the expected answer and has told slurmctld nothing since. asked is
 // false where no comparison was due; text is the node's Extra.
@@ -50,7 +50,7 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 		rate = idlePerSecond
 	}
 	every := interval(pause, nodes, rate)
-	if d.at == 0 { // agents started together would stay in step
+	if d.at == 0 { // agents that start together would stay in step
 		d.at, d.asked = now+time.Duration(float64(every-pause)*phase(p.Node)), now
 	} else if d.same {
 		d.at = d.asked + every
@@ -76,9 +76,9 @@ func interval(pause time.Duration, nodes, rate int) time.Duration {
 	return max(pause, time.Duration(nodes)*time.Second/time.Duration(rate))
 }
 
-// phase is a node's constant number from 0 to 1.
+// phase is a number from 0 to 1 that a node keeps.
 func phase(node string) float64 {
 	h := fnv.New32a()
 	h.Write([]byte(node))
-	return float64(h.Sum32()*2654435761) / (1 << 32) // names with another last digit come apart
+	return float64(h.Sum32()*2654435761) / (1 << 32) // names that differ only in the last digit come apart
 }

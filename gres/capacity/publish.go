@@ -25,14 +25,14 @@ import (
 // average.
 const minInterval = time.Second
 
-// Slurm is the part of slurmctld for publishing.
+// Slurm is what publishing needs of slurmctld.
 type Slurm interface {
 	Node(ctx context.Context, node string) (extra string, err error)
 	SetNodeExtra(ctx context.Context, node, text string) error
 }
 
 // Publisher publishes for a node. The agent and every Epilog have their own; a
-// lock file and the ledger keep publishers from talking over each other.
+// lock file and the ledger keep them from talking over each other.
 type Publisher struct {
 	Node       string
 	RunDir     string
@@ -54,9 +54,9 @@ type Publisher struct {
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last updates were too recent")
 
-// Publish tells slurmctld the node's capacity if other than last told. The error is ErrTooSoon if the caller
-// should come again. The agent begins: where slurmctld was told nothing, as by an agent that compares no counts,
-// Publish tells nothing.
+// Publish tells slurmctld the node's capacity if the capacity differs from the one last told. The error is
+// ErrTooSoon if the caller should come again. The agent begins: where slurmctld was told nothing, as by an agent
+// that compares no counts, Publish tells slurmctld nothing.
 func (p *Publisher) Publish(ctx context.Context) error {
 	return p.publish(ctx, false)
 }

@@ -28,12 +28,12 @@ type Thresholds struct {
 	CrossUser   bool    // jobs of several users may time-slice a GPU
 	Streams     bool    // no MPS: all jobs of a GPU are time-sliced
 	NodeDaemon  bool    // an MPS daemon serves all GPUs of the node, not just the job's
-	MaxSlowdown float64 // allowed to sharing, by the law of package interference; 0: no bound
+	MaxSlowdown float64 // that sharing may cost a job, by the law of package interference; 0: no bound
 }
 
-// The most clients of an MPS server, from Volta on (MPS documentation), and the SM activity
-// above which a GPU is closed where the source is NVML utilisation, which is 100 % whenever
-// some kernel runs.
+// The number of clients that an MPS server takes, from Volta on (MPS documentation), and
+// the SM activity that closes a GPU where the source is NVML utilisation, which is 100 %
+// whenever some kernel runs.
 const (
 	maxClients   = 48
 	coarseMaxPct = 95
@@ -52,7 +52,7 @@ func FromConfig(c config.Config) Thresholds {
 	}
 }
 
-// Input is the ground of a choice. Leases of the same GPU should stand together.
+// Input is what a choice is based on. Leases of the same GPU should stand together.
 type Input struct {
 	Readings   []gres.Reading // in the order of the devices
 	Leases     []gres.Lease
@@ -68,10 +68,11 @@ type Decision struct {
 	Refusals []Refusal   // why each GPU not taken was passed over
 }
 
-// Uncounted tells whether a GPU was passed over for a reason unknown to slurmctld's
-// counts: counts say how much memory a GPU can give, and not to which user, beside which
-// activity, through which daemon, or alone. Such a request can be sent to the node again
-// and again; where the request waits for idle GPUs the counts know enough.
+// Uncounted tells whether a GPU was passed over for a reason that slurmctld's counts do
+// not show: the counts say how much memory a GPU can give, and not to which user, beside
+// which activity, through which daemon, or alone. Such a request can be sent to the node
+// again and again; where the request waits for idle GPUs, the counts show all that
+// matters.
 func (d *Decision) Uncounted() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool {
 		switch r.Reason.code {
@@ -102,7 +103,7 @@ type state struct {
 	bounded    bool // a job's user bounds its slowdown
 	settling   bool // a newcomer has not shown a process yet
 	otherUsers bool // a lease of a user other than the request's
-	turns      bool // a lease without MPS: jobs beside the lease take turns
+	turns      bool // a lease without MPS: jobs that share the GPU take turns
 	daemon     gres.Daemon
 	taken      bool // daemon is another user's
 	fits       bool
@@ -112,7 +113,7 @@ func (s *state) idle() bool {
 	return s.jobs == 0 && s.r.Foreign == 0 && s.r.UsedMiB <= idleSlackMiB
 }
 
-// freeMiB is the memory in nobody's use and promised to nobody.
+// freeMiB is the memory that nobody uses and that is promised to nobody.
 func (s *state) freeMiB() int64 { return s.r.TotalMiB - max(s.r.UsedMiB, s.bookedMiB) }
 
 // load is the SM activity by which GPUs are ordered: measured, or expected of jobs
@@ -127,8 +128,8 @@ func (s *state) load() float64 {
 	return max(s.r.SMActPct, s.smactPct)
 }
 
-// statesOf adds the leases up by GPU. The search for a GPU begins where the last was
-// found, so leases in groups cost a comparison each.
+// statesOf adds the leases up by GPU. The search for a GPU begins where the last one
+// was found, so that leases in groups cost a comparison each.
 func statesOf(buf []state, in *Input) []state {
 	states := buf[:0]
 	for i := range in.Readings {
@@ -180,7 +181,7 @@ func (s *state) closed(t *Thresholds) Reason {
 	case s.settling:
 		return Reason{code: settling}
 	case s.jobs == 0:
-		return Reason{} // activity of a gone job says nothing
+		return Reason{} // activity of a job that has gone says nothing
 	}
 	return s.busy(t)
 }
@@ -222,8 +223,8 @@ func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
 }
 
 // refusedBy returns why a policy does not share the GPU with the request.
-// Carma shares through MPS only: a time-sliced GPU does no more work
-// than with a single job (thesis 4.3.2; docs/bench/sim.md).
+// Carma shares through MPS only: a time-sliced GPU does no more work than a GPU
+// with a single job (thesis 4.3.2; docs/bench/sim.md).
 func (s *state) refusedBy(p Policy, streams bool) Reason {
 	switch {
 	case p == policy.Exclusive:
@@ -289,7 +290,7 @@ func GPUs(p Policy, in Input) Decision {
 }
 
 // Owner returns the user whose jobs alone a GPU takes, for the jobs there or for
-// the job of the hold; own is false if the GPU takes anybody's.
+// the job that the GPU is held for; own is false if the GPU takes anybody's.
 func Owner(p Policy, r gres.Reading, leases []gres.Lease, t Thresholds) (uid uint32, own bool) {
 	if r.HeldFor != 0 {
 		return r.HeldUID, true
@@ -306,7 +307,7 @@ func Owner(p Policy, r gres.Reading, leases []gres.Lease, t Thresholds) (uid uin
 }
 
 // Placeable returns how many MiB a next job of any user can be given on the
-// GPU, and why not if none: all memory when idle, nothing when closed, else the
+// GPU, and why not if none: all of it when idle, nothing when closed, else the
 // free memory less the margin.
 func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {
 	var buf [1]state

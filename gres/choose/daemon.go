@@ -11,14 +11,14 @@ import (
 )
 
 // A process is the client of a single MPS daemon, so a job on several GPUs shares
-// them through MPS only if the same daemon serves them all (docs/adr/0007). A
-// daemon of several comes up with the first job on GPUs without a daemon in use;
-// later jobs of its user whose GPUs are all among its GPUs join the daemon.
+// them through MPS only if the same daemon serves them all (docs/adr/0007). Such
+// a daemon comes up with the first job on GPUs that have no daemon in use; later
+// jobs of its user whose GPUs are all among its GPUs join the daemon.
 
-// company is GPUs for a job on several, to be given together.
+// company is a set of GPUs that a job on several can be given together.
 type company struct {
 	daemon gres.Daemon // in use on some of them; none: a new one
-	users  bool        // jobs of other users are there: jobs take turns
+	users  bool        // jobs of other users are there: all jobs take turns
 }
 
 // has tells whether the GPU is of the company.
@@ -32,8 +32,8 @@ func (c company) has(s *state) bool {
 	return s.daemon == c.daemon && !s.taken
 }
 
-// companies calls f with each company of GPUs, the policy's favourites first, until
-// f returns false.
+// companies calls f with each company of GPUs, in the order of the policy, until f
+// returns false.
 func companies(p Policy, states []state, f func(company) bool) {
 	if !fills(p) && !f(company{}) {
 		return
@@ -53,8 +53,8 @@ func companies(p Policy, states []state, f func(company) bool) {
 	}
 }
 
-// shareable leaves of the fitting GPUs only the first company's with k of them;
-// false: no company has k.
+// shareable leaves, of the GPUs that fit, only those of the first company that
+// has k of them; false: none has.
 func shareable(p Policy, states []state, k int) (found bool) {
 	companies(p, states, func(c company) bool {
 		n := 0
@@ -110,7 +110,7 @@ func daemonOf(states []state, in *Input, chosen []string) gres.Daemon {
 }
 
 // inUse returns a daemon of the user that serves the GPUs, on which nobody else
-// is, and others beside them, so a later job on several can join.
+// is, and others beside them, so that a later job on several can join.
 func inUse(in *Input, chosen []string) gres.Daemon {
 	for i := range in.Leases {
 		l := &in.Leases[i]
@@ -140,8 +140,8 @@ func newDaemon(states []state, chosen []string) gres.Daemon {
 	return gres.Daemon(b.String())
 }
 
-// ShareableSets returns, as indices into readings, the sets of GPUs for a job of some
-// user on several GPUs, to be given together.
+// ShareableSets returns, as indices into readings, the sets of GPUs that a job of
+// some user on several GPUs can be given together.
 func ShareableSets(p Policy, readings []gres.Reading, leases []gres.Lease, t Thresholds) [][]int {
 	var buf [maxGPUs]state
 	in := Input{Readings: readings, Leases: leases, Thresholds: t}
@@ -154,7 +154,7 @@ func ShareableSets(p Policy, readings []gres.Reading, leases []gres.Lease, t Thr
 		all[i] = i
 	}
 	if t.Streams || t.CrossUser && p != policy.Carma {
-		return [][]int{all} // a user with nothing here takes turns with anybody
+		return [][]int{all} // a user without jobs here takes turns with anybody
 	}
 	var lists [][]int
 	companies(p, states, func(c company) bool {

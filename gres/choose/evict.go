@@ -22,10 +22,9 @@ const (
 )
 
 // Evict returns the GPUs on which the request fits when as few jobs as possible have gone
-// of the jobs open to its preemption, the youngest first, and these jobs with the jobs that
-// leave in any case; none if their leaving is not enough.
-// The activity of the leaving jobs is not measured apart, so GPUs whose other jobs keep a
-// gate shut may need another look.
+// of the jobs that it may preempt, the youngest first, and these jobs with the jobs that
+// leave in any case; none if that is not enough. The activity of the leaving jobs is not
+// measured apart, so GPUs whose other jobs keep a gate shut may need another look.
 func Evict(p Policy, in Input, leaving func(*gres.Lease) Leaving) (uuids []string, jobs []jobenv.JobKey) {
 	type gpu struct {
 		uuid string

@@ -23,7 +23,8 @@ func pick(p Policy, states []state, after int, chosen near) int {
 	return best
 }
 
-// fills tells whether the policy takes GPUs in use before idle GPUs, and GPUs of a daemon of several likewise.
+// fills tells whether the policy takes GPUs in use before idle GPUs, and likewise GPUs with a daemon of
+// several.
 func fills(p Policy) bool { return p == policy.MUG || p == policy.BestFit }
 
 // better tells whether a comes before b, which stands before it in order.
@@ -47,8 +48,8 @@ func better(p Policy, a, b *state, chosen near) bool {
 	return false // Exclusive, FirstFit, RoundRobin: the order itself
 }
 
-// near is the position of the GPUs chosen already: the links of a
-// job on several GPUs carry its gradients.
+// near holds the position of the GPUs chosen already: the links of a job on
+// several GPUs carry its gradients.
 type near struct {
 	gpus []gres.GPU
 	numa int
@@ -67,8 +68,9 @@ func chosenOf(states []state, uuids []string) near {
 	return c
 }
 
-// to counts NVLinks to the chosen GPUs, and the NUMA node below. A link counts for both ends,
-// though NVML may tell of a single end: the other was not open yet, or did not answer.
+// to counts NVLinks to the chosen GPUs, and, with less weight, a common NUMA node. A link
+// counts for both ends, though NVML may report one end only: the other GPU was not open yet,
+// or did not answer.
 func (c near) to(s *state) int {
 	n := 0
 	for _, g := range c.gpus {

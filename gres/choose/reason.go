@@ -7,10 +7,11 @@ import (
 	"math"
 )
 
-// Reason is why a GPU was not taken. Its words are made only for readers. The zero value is no reason.
+// Reason is why a GPU was not taken. Its words are made only when somebody reads them. The zero value
+// is no reason.
 type Reason struct {
 	code  code
-	known bool   // the request's activity alone
+	known bool   // the request's activity when alone is known
 	job   uint32 // the slowed job; 0: the request's
 	a, b  float64
 	text  string
@@ -94,7 +95,7 @@ func above(what string, pct, maxPct float64) string {
 	return fmt.Sprintf("%s %.1f %% above %.0f %%", what, pct, maxPct)
 }
 
-// slowed says whose slowdown is above its bound, and the ground of the estimate.
+// slowed says whose slowdown is above its bound, and how it was estimated.
 func (r Reason) slowed() string {
 	who := "this job's"
 	if r.job != 0 {

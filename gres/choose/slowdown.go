@@ -9,10 +9,11 @@ import (
 	"carma/gres/interference"
 )
 
-// A bound on slowdown is kept by the law of package interference (docs/adr/0019). The law
-// needs each job's activity alone: the most of the word of its user or earlier runs and the
-// figure measured while the job was alone on its GPU. An unknown job counts as keeping all
-// SMs active. The GPU's activity now corrects these figures upwards.
+// A bound on slowdown is kept by the law of package interference (docs/adr/0124). The law
+// needs the activity that each job has when alone: the greater of the figure from its user
+// or earlier runs and the figure measured while the job was alone on its GPU. A job of
+// which nothing is known counts as one that keeps all SMs active. The activity of the GPU
+// now corrects these figures upwards.
 
 // BoundOf returns the bound on the slowdown of a job: the lower of the site's and its
 // user's; 0: none.
@@ -33,18 +34,18 @@ func Activity(expectedPct, alonePct float64) (share float64, known bool) {
 	return min(pct/100, 1), true
 }
 
-// leastDemand is of a newcomer with little use of the GPU: where such a job does not fit,
-// slurmctld is told of no room for anybody. Jobs with less demand wait for another GPU; with a
+// leastDemand is the demand of a newcomer that uses the GPU little: where such a job does not
+// fit, slurmctld is told that no job fits. Jobs with less demand wait for another GPU; with a
 // lower value, more jobs are returned to the queue (docs/bench/slowdown.md).
 const leastDemand = 0.35
 
-// Slowdown is the law's word on a lease.
+// Slowdown is what the law says of a lease.
 type Slowdown struct {
 	Lease *gres.Lease // nil: a newcomer
 	Times float64     // as long as alone its work takes
 }
 
-// Slowdowns appends to list the law's word on the leases on a GPU.
+// Slowdowns appends to list what the law says of the leases on a GPU.
 func Slowdowns(list []Slowdown, r *gres.Reading, leases []gres.Lease) []Slowdown {
 	var buf [maxShared]interference.Client
 	return slowdowns(list, buf[:0], r, leases, nil)
@@ -118,9 +119,9 @@ func listed(list []Slowdown, d gres.Daemon) bool {
 	return false
 }
 
-// correct raises the activity of a GPU's jobs alone to where the law gives the activity
-// measured there. Less says nothing: a job may be reading its data, or be slowed by more than
-// the law knows.
+// correct raises the activity that the jobs of a GPU have when alone until the law gives the
+// activity measured on the GPU. A lower measured activity says nothing: a job may be reading
+// its data, or be slowed by more than the law knows.
 func correct(c []interference.Client, r *gres.Reading) {
 	measured := min(r.SMActPct/100, 1)
 	if !(measured > 0) || r.Source.Coarse() {
@@ -165,7 +166,8 @@ func (s *state) slows(in *Input, n newcomer, known bool) Reason {
 }
 
 // slowsBeside tells whether the request would slow somebody beyond a bound beside the jobs
-// staying on a GPU. Their activity is not known apart from the leaving jobs'.
+// staying on a GPU. The activity of the staying jobs is not known apart from the leaving
+// jobs' activity.
 func slowsBeside(in *Input, r *gres.Reading, stay []*gres.Lease) bool {
 	one, reading := *in, *r
 	reading.SMActPct = math.NaN()

@@ -18,10 +18,10 @@ const StepMiB = 256
 
 // Soonest returns the GPUs likely to meet the request's needs first; nil: there are
 // too few. How long jobs still run is not known, so Soonest counts the jobs that have
-// to end before, and of as many prefers the longest running. Jobs of the request's
-// user may stay while they leave the memory and keep no gate shut; for a request on
-// several GPUs only jobs of a daemon that serves them all, or none. GPUs closed to
-// everybody are left out.
+// to end before, and of GPUs with as many prefers those whose jobs have run longest.
+// Jobs of the request's user may stay while they leave the memory and keep no gate
+// shut; for a request on several GPUs only jobs of a daemon that serves all the GPUs,
+// or no jobs. GPUs closed to everybody are left out.
 func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresholds) []string {
 	var best []evictionCost
 	for _, d := range daemonsFor(leases, r) {
@@ -49,8 +49,8 @@ func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Requ
 	return uuids
 }
 
-// daemonsFor returns the daemons open to a request on several GPUs, and none for a
-// new daemon.
+// daemonsFor returns the daemons that a request on several GPUs may join, and none
+// for a new daemon.
 func daemonsFor(leases []gres.Lease, r gres.Request) []gres.Daemon {
 	daemons := []gres.Daemon{""}
 	for i := range leases {
@@ -61,7 +61,7 @@ func daemonsFor(leases []gres.Lease, r gres.Request) []gres.Daemon {
 	return daemons
 }
 
-// evictionCost is the cost until a GPU takes a request.
+// evictionCost is what has to happen on a GPU before it takes a request.
 type evictionCost struct {
 	uuid string
 	jobs int           // jobs that have to end
@@ -81,7 +81,7 @@ func sum(list []evictionCost) evictionCost {
 	return s
 }
 
-// departures takes the jobs that may stay off the GPU, the oldest first, until there
+// departures takes the jobs off the GPU that may stay, the oldest first, until there
 // is room for the request.
 func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon,
 	t *Thresholds) evictionCost {

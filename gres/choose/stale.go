@@ -25,9 +25,9 @@ func StaleAfter(c config.Config) time.Duration {
 // leastStale is longer than an agent on a busy machine, or a locked ledger, delays readings.
 const leastStale = 20 * time.Second
 
-// CloseStale closes GPUs whose readings are older than after: those of a dead agent, with a driver that does
-// not answer. The counts told to slurmctld follow, as Prologs do: a node that returned each job and went on
-// offering its GPUs would attract job after job.
+// CloseStale closes GPUs whose readings are older than after: the readings of an agent that has died, with a
+// driver that does not answer. The counts told to slurmctld obey this as Prologs do: a node that returned
+// each job and went on offering its GPUs would attract job after job.
 func CloseStale(readings []gres.Reading, after time.Duration) {
 	for i := range readings {
 		if r := &readings[i]; r.Age > after && r.Unreadable == "" {

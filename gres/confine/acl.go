@@ -18,7 +18,7 @@ import (
 )
 
 // acl lets the users who hold a lease on a GPU open its device node, in each of their
-// processes, and nobody else. Without a cgroup there is no better: a user's jobs
+// processes, and nobody else. There is no better way without a cgroup: a user's jobs
 // without GPUs can open a GPU as long as another job of the user may.
 type acl struct{ Host }
 

@@ -18,7 +18,7 @@ import (
 
 // The few calls of bpf(2) for v2, with the numbers of include/uapi/linux/bpf.h.
 
-// guardName names program and map, for a look with bpftool.
+// guardName is the name of program and map, for those who look with bpftool.
 const guardName = "carma_devices"
 
 // jobsMost is how many jobs a node may have at once.
@@ -254,15 +254,16 @@ func pinned(path string) (int, error) {
 	return fd, nil
 }
 
-// attached returns the map of the program at a cgroup of number id by the pins in dir;
-// fs.ErrNotExist: no program is there.
+// attached returns the map of the program at the cgroup with this number, by the pins
+// in dir; fs.ErrNotExist: no program is there.
 func attached(id uint64, dir string) (bpfMap, error) {
 	link, err := pinned(filepath.Join(dir, linkPin))
 	if err != nil {
 		return bpfMap{}, err
 	}
 	defer unix.Close(link)
-	// struct bpf_link_info, as far as used. cgroup is 0 once the cgroup has gone.
+	// struct bpf_link_info, as far as used. The cgroup's number is 0 once the
+	// cgroup has gone.
 	var info struct {
 		kind, id, program, _ uint32
 		cgroup               uint64

@@ -40,7 +40,7 @@ type Guard interface {
 	// job need not have started.
 	// Opened GPUs are denied to unconfined jobs.
 	Open(job Job, minors []int) error
-	// Ready says: the job's Prolog comes to its end.
+	// Ready says that the job's Prolog comes to its end.
 	Ready(job Job) error
 	// Close closes all GPUs here to a job. slurmd may start a job again without a Prolog,
 	// if its Prolog has not come to its end: such a job opens no GPU until Forget.
@@ -48,14 +48,14 @@ type Guard interface {
 	// Forget removes the rest of a job that does not start again. An unknown job is no
 	// error.
 	Forget(job Job) error
-	// Jobs are the jobs of calls of Open or Close that are not forgotten.
+	// Jobs are the jobs that Open or Close was called for and that are not forgotten.
 	Jobs() ([]Job, error)
-	// Unconfined are jobs without a call of Open that may open GPUs.
+	// Unconfined are jobs that Open was not called for and that may open GPUs.
 	Unconfined() ([]Job, error)
 	// Exact tells whether each job opens its own GPUs only, and not the GPUs of its
 	// user's other jobs too.
 	Exact() bool
-	// String names the way, for logs and the doctor.
+	// String names the way to confine jobs, for logs and the doctor.
 	String() string
 }
 
@@ -73,8 +73,9 @@ type Host struct {
 // errNot begins the reason why a way is not available.
 var errNot = errors.New("not here")
 
-// Find returns the guard by devices.confine of carma.toml. Without a guard and with an error
-// known to Unavailable, jobs are not confined with "auto", and wait else.
+// Find returns the guard that devices.confine of carma.toml asks for. Without a guard and
+// with an error known to Unavailable, jobs are not confined where devices.confine is
+// "auto", and wait otherwise.
 func Find(confine string, h Host) (Guard, error) {
 	if confine == "none" {
 		return nil, nil
@@ -99,9 +100,9 @@ func Find(confine string, h Host) (Guard, error) {
 	return nil, why
 }
 
-// Undo takes away the leftovers of guards other than the node's guard now, if any: leftovers
-// would keep jobs from their GPUs, and Slurm from removing their cgroups. Those of cgroup v2 come
-// from a change of carma.toml alone: else they go with slurmstepd.scope.
+// Undo removes what guards other than the node's present one, if it has one, have left: it would
+// keep jobs from their GPUs, and Slurm from removing their cgroups. Cgroup v2 leaves something
+// only after a change of carma.toml: otherwise all goes with slurmstepd.scope.
 func Undo(confine string, now Guard, h Host) error {
 	var errs []error
 	if confine == "none" || confine == "acl" {
@@ -126,7 +127,8 @@ func (h Host) HasGPUs() bool {
 	return err == nil
 }
 
-// Unavailable tells whether an error of Find's means a way not available on the node.
+// Unavailable tells whether an error of Find's means that the node does not have this way to
+// confine jobs.
 func Unavailable(err error) bool { return errors.Is(err, errNot) }
 
 // place is where cgroup.conf has the cgroups.
@@ -175,7 +177,8 @@ func (h Host) undoGroups() error {
 	default:
 		err = newV1(mount, h.Node).undo()
 	}
-	// In a container that may write no cgroup, the cgroups there are not its own.
+	// In a container that may write no cgroup, the cgroups there are not the
+	// container's own.
 	if err != nil && !errors.Is(err, unix.EROFS) {
 		return err
 	}
@@ -191,7 +194,7 @@ func isCgroup2(dir string) bool {
 // takes them away.
 const bpfDir = "/sys/fs/bpf/carma"
 
-// ForNode is the host of a guard by carma.toml.
+// ForNode is the host of a guard as carma.toml describes the node.
 func ForNode(c config.Config, node, slurmConf string) Host {
 	if slurmConf == "" {
 		slurmConf = c.Slurm.Conf

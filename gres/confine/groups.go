@@ -74,8 +74,8 @@ func (h Host) Scope() (string, error) {
 // line with the reason why not.
 func limitedPath(runDir string) string { return filepath.Join(runDir, "memory-limits") }
 
-// SetLimited notes: from now on the driver holds starting jobs to their booked memory. A note
-// already there stays.
+// SetLimited notes that the driver holds jobs that start from now on to the memory that they
+// booked. A note already there stays.
 func SetLimited(runDir string, now time.Duration) error {
 	if since, limited := LimitedSince(runDir); limited && since <= now { // else the note is of before a reboot
 		return nil
@@ -98,7 +98,7 @@ func LimitedSince(runDir string) (since time.Duration, limited bool) {
 	return time.Duration(n), err == nil
 }
 
-// UnlimitedBy is why the driver limits no jobs; nil: the driver limits jobs.
+// UnlimitedBy is why the driver limits no jobs; nil: it does.
 func UnlimitedBy(runDir string) error {
 	if _, limited := LimitedSince(runDir); limited {
 		return nil

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// makeGroups makes a cgroup and missing cgroups above. Users may look into the cgroup and the
-// cgroups above, so many in all, as into Slurm's own, whatever a hook's umask is: enroot mounts
-// a task's cgroups as its user (conf/hooks/10-cgroups.sh).
+// makeGroups makes a cgroup, and those above it that are missing. Users may look into the
+// cgroup and the cgroups above it, so many in all, as into Slurm's own, whatever a hook's
+// umask is: enroot mounts a task's cgroups as its user (conf/hooks/10-cgroups.sh).
 func makeGroups(path string, levels int) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err

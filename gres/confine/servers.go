@@ -18,14 +18,15 @@ import (
 )
 
 // serversDir is the cgroup above the cgroups of the MPS daemons: at the top, where root alone makes
-// any (resident knows servers by the cgroup). Slurm's are of jobs, and servers belong to no job.
+// cgroups (package resident recognises servers by it). Slurm's cgroups are for jobs, and servers
+// belong to no job.
 const serversDir = "carma-mps"
 
 // Servers are the cgroups of MPS daemons and their servers.
 type Servers struct{ above string }
 
-// Servers finds out where servers' cgroups can be made: in cgroup v2, or in the devices of v1.
-// Unavailable tells whether an error means nowhere.
+// Servers finds out where the servers' cgroups can be made: in cgroup v2, or in the devices
+// controller of v1. Unavailable tells whether an error means that they can be made nowhere.
 func (h Host) Servers() (*Servers, error) {
 	_, mount, err := h.place()
 	if err != nil {

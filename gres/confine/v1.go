@@ -16,22 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeper is a cgroup below the job's, to keep the job's. Slurm removes the job's cgroup with
-// its last step, and a job of salloc may have no step for a while: the next step's cgroup
-// would be made anew, and open.
+// keeper is a cgroup below the job's cgroup, which keeps Slurm from removing the job's.
+// Slurm removes the job's cgroup with its last step, and a job of salloc may have no step
+// for a while: the next step's cgroup would be made anew, and open.
 const keeper = "carma"
 
 // ready is a cgroup below keeper. Its job's Prolog has come to its end.
 const ready = "ready"
 
-// v1 writes into devices.deny of the job's cgroup, made by v1 before slurmstepd does;
-// slurmstepd takes the cgroup there (cgroup/common, common_cgroup_instantiate), and no cgroup
-// below can be given back a device denied to a cgroup above.
+// v1 writes into devices.deny of the job's cgroup, which v1 makes before slurmstepd does;
+// slurmstepd takes a cgroup that is there already (cgroup/common, common_cgroup_instantiate),
+// and no cgroup below can be given back a device denied to a cgroup above.
 type v1 struct {
 	root  string   // of the devices hierarchy
 	homes []string // cgroups above uid_U/job_J
-	// The extern step's slurmstepd runs the hooks (PrologFlags=RunInJob): the step is there before
-	// the Prolog and after the Epilog.
+	// The extern step's slurmstepd runs the hooks (PrologFlags=RunInJob): that step is there
+	// before the Prolog and after the Epilog.
 	inJob bool
 }
 
@@ -66,8 +66,8 @@ func jobDir(above string, job uint32) string {
 	return filepath.Join(above, "job_"+strconv.FormatUint(uint64(job), 10))
 }
 
-// unfinishedDir is the name of a job's cgroup as long as the keeper is lacking, so a job_J
-// without a keeper is not of CARMA's making.
+// unfinishedDir is the name of a job's cgroup as long as its keeper is missing, so that a
+// cgroup job_J without a keeper is not of CARMA's making.
 func unfinishedDir(above string, job uint32) string {
 	return filepath.Join(above, "carma_"+strconv.FormatUint(uint64(job), 10))
 }
@@ -134,7 +134,8 @@ func (g *v1) open(home string, job Job, minors []int) error {
 		}
 	}
 	if len(minors) == 0 {
-		// A Prolog begins, and may be killed before its end, unlike an earlier attempt's.
+		// A Prolog begins: the note that an earlier attempt's Prolog came to its end no
+		// longer holds, as this one may be killed before its end.
 		if err := gone(os.Remove(filepath.Join(jobDir(userDir(home, job.UID), job.ID), keeper, ready))); err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func (g *v1) open(home string, job Job, minors []int) error {
 	if len(allow) == 0 {
 		return nil
 	}
-	// Jobs started before there was a guard, or without a Prolog.
+	// Jobs that have started before there was a guard, or without a Prolog.
 	unconfined, err := g.Unconfined()
 	if err != nil {
 		return err
@@ -164,7 +165,7 @@ func (g *v1) open(home string, job Job, minors []int) error {
 	return allowBelow(dir, allow)
 }
 
-// ended tells whether an error means a gone cgroup.
+// ended tells whether an error means that the cgroup has gone.
 func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) }
 
 func device(minor int) string { return fmt.Sprintf("c %d:%d rwm", nvidiaMajor, minor) }
@@ -194,7 +195,7 @@ func allowBelow(dir string, allow []string) error {
 	return nil
 }
 
-// write writes lines, each by a call of its own, as the kernel wants.
+// write writes lines, each by a call of its own, as the kernel demands.
 func write(path string, lines []string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -220,7 +221,7 @@ func (g *v1) Ready(job Job) error {
 	return nil
 }
 
-// Close leaves the rest to Forget where a step is left: processes may outlive their job.
+// Close leaves the removal to Forget where a step is left: processes may outlive their job.
 func (g *v1) Close(job Job) error {
 	for _, home := range g.homes {
 		dir := jobDir(userDir(home, job.UID), job.ID)
@@ -309,7 +310,7 @@ func (g *v1) forget(home string, job Job) error {
 	return nil
 }
 
-// gone is the error, or nil where something is not there.
+// gone returns the error, or nil if the error only means that something is not there.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -318,8 +319,8 @@ func gone(err error) error {
 }
 
 // remove removes the empty cgroups above a job's, as Slurm does and under its lock, which
-// Slurm takes to make cgroups (cgroup/v1, cgroup_p_step_create). Anybody can hold the lock:
-// then the cgroups stay.
+// Slurm takes to make cgroups (cgroup/v1, cgroup_p_step_create). Anybody can hold the lock,
+// and then the cgroups stay.
 func (g *v1) remove(dirs ...string) {
 	f, err := os.Open(g.root)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// v2 has a BPF program at the cgroup of all slurmstepds, slurmstepd.scope, which asks a map
-// for the GPUs open to the job above a process. A job not in the map opens no GPU, so nothing
-// must be in time. The program is not at the job's own cgroup, for there the program would keep
-// Slurm's away, which may not stand beside others (plugins/cgroup/v2/ebpf.c).
+// v2 has a BPF program at the cgroup of all slurmstepds, slurmstepd.scope, which asks a map for
+// the GPUs open to the job above a process. A job not in the map opens no GPU, so that nothing
+// has to be done in time. The program is not at the job's own cgroup, for there it would keep
+// Slurm's program away, which cannot stand beside others (plugins/cgroup/v2/ebpf.c).
 type v2 struct {
 	Host
 	scope string
@@ -120,8 +120,9 @@ func rootsAlone(dir string) error {
 func (g *v2) String() string { return "cgroup v2" }
 func (g *v2) Exact() bool    { return true }
 
-// dirs are the job's possible cgroups: the first, from 26.05 on the second, whose name is
-// noted below the keeper of the first for callers with the job's number alone.
+// dirs are the cgroups that the job may have: the first, or from 26.05 on the second,
+// whose name is noted below the keeper of the first for callers that know only the job's
+// number.
 func (g *v2) dirs(job Job) []string {
 	dirs := []string{jobDir(g.scope, job.ID)}
 	if isSLUID(job.SLUID) {
@@ -220,7 +221,7 @@ func (g *v2) guard() (bpfMap, func(), error) {
 	return m, func() { unix.Close(m.fd) }, nil
 }
 
-// idOf is a cgroup's number: its inode's.
+// idOf is a cgroup's number: the number of its inode.
 func idOf(dir string) (uint64, error) {
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -233,8 +234,8 @@ func idOf(dir string) (uint64, error) {
 	return sys.Ino, nil
 }
 
-// unconfined calls do for each job's cgroup without a call of Open and with GPUs in the map:
-// the cgroup was there before the program.
+// unconfined calls do for each job's cgroup that Open was not called for, and that the map
+// lets open GPUs: the cgroup was there before the program.
 func (g *v2) unconfined(m bpfMap, do func(dir string, id, mask uint64) error) error {
 	entries, err := os.ReadDir(g.scope)
 	if err != nil {

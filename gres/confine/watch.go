@@ -50,7 +50,7 @@ func Watch(ctx context.Context, g Guard, look func()) error {
 	return nil
 }
 
-// watch adds new cgroups among the parents of jobs' cgroups.
+// watch starts to watch new cgroups below which jobs get their cgroups.
 func (g *v1) watch(fd int) error {
 	dirs := []string{g.root}
 	for _, home := range g.homes {

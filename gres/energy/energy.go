@@ -2,8 +2,9 @@
 
 // Package energy splits the energy of a GPU in an interval among the GPU's holders. The
 // package is pure. The rule (docs/adr/0006): the idle floor goes equally to the holders
-// at the time, the rest by SM activity; energy without a holder stays nobody's. Nothing
-// is made and nothing lost: the shares and the rest add up to the GPU's own counter.
+// at the time, the rest by SM activity; energy used while nobody holds the GPU stays
+// nobody's. Nothing is made and nothing lost: the shares and the rest add up to the
+// GPU's own counter.
 package energy
 
 import (
@@ -11,10 +12,11 @@ import (
 	"slices"
 )
 
-// Holder held the GPU in an interval. Processes of no job are a holder too.
+// Holder is a job that held the GPU in an interval. Processes of no job are a holder
+// too.
 type Holder struct {
 	From, To float64 // part of the interval, 0 to 1
-	Activity float64 // own SM activity while holding the GPU, in any unit
+	Activity float64 // SM activity of its own while it held the GPU, in any unit
 }
 
 // Share is a holder's part of an interval.
@@ -87,7 +89,7 @@ func hold(holders []Holder, shares []Share) (owned float64) {
 	return owned
 }
 
-// Evidence is the knowledge of a holder's SM activity.
+// Evidence is what is known of a holder's SM activity.
 type Evidence struct {
 	ProcessPct  float64 // SM utilisation of the holder's processes (NVML); NaN: not told for the GPU
 	ExpectedPct float64 // when alone; 0: not known
@@ -117,8 +119,8 @@ func Activities(holders []Evidence, serverPct float64) []float64 {
 	return w
 }
 
-// spread adds an amount to the weights of the holders taking part: by their expected
-// activity if known of all, else equally.
+// spread adds an amount to the weights of the holders that take part: by their
+// expected activity if it is known of all, else equally.
 func spread(holders []Evidence, w []float64, amount float64, takesPart func(Evidence) bool) {
 	n, sum, known := 0, 0.0, true
 	for _, h := range holders {
@@ -139,11 +141,12 @@ func spread(holders []Evidence, w []float64, amount float64, takesPart func(Evid
 	}
 }
 
-// Rate is the progress of jobs sharing a GPU, 1 when as fast as alone: SM work is
-// conserved, so the activity of the GPU is the sum of the jobs' activities alone,
-// slowed by one rate (thesis 4.2: runs of 2 to 4 jobs, within 3 %). NaN where the GPU's
-// activity, or a present job's activity alone, is not known. A job alone on the GPU
-// gets on at rate 1 in any case.
+// Rate is how fast jobs that share a GPU get on, 1 when as fast as alone: SM work is
+// conserved, so that the activity of the GPU is the sum of the activities that the jobs
+// have when alone, slowed by one rate (thesis 4.2: runs of 2 to 4 jobs, within 3 %).
+// NaN where the activity of the GPU, or the activity that one of the present jobs has
+// when alone, is not known. A job that is alone on the GPU gets on at rate 1 in any
+// case.
 func Rate(smactPct float64, holders []Evidence) float64 {
 	n, sum, known := 0, 0.0, !math.IsNaN(smactPct)
 	for _, h := range holders {

@@ -9,12 +9,12 @@ import "math"
 // out the lower half.
 const wrapJ = (1 << 32) / 1000.0
 
-// longS is a time in which a node may have been off: a counter started anew then says
-// more than the power of now.
+// longS is a time in which a node may have been off: a counter that has started anew
+// then says more than the present power.
 const longS = 60
 
-// wildFactor bounds a believable advance of the counter, in multiples of the energy by
-// power.
+// wildFactor is how many times the energy that follows from the power a counter may
+// advance by before it is not believed.
 const wildFactor = 1e5
 
 // Meter turns looks at a GPU into the energy of the interval between them, from
@@ -24,11 +24,12 @@ type Meter struct {
 	looked          bool
 }
 
-// Since returns a meter with a counter seen before, as after a restart.
+// Since returns a meter that has seen a counter before, as after a restart.
 func Since(counterJ float64) Meter { return Meter{counterJ: counterJ, watts: math.NaN(), looked: true} }
 
-// Add takes a look, seconds after the look before; NaN stands for an unreadable figure.
-// Add returns the energy of the interval, NaN where not known.
+// Add takes the figures of a look, seconds after the look before; NaN stands for a
+// figure that cannot be read. Add returns the energy of the interval, NaN where it
+// is not known.
 func (m *Meter) Add(counterJ, watts, seconds float64) (joules float64) {
 	was := *m
 	*m = Meter{counterJ, watts, true}
@@ -43,7 +44,7 @@ func (m *Meter) Add(counterJ, watts, seconds float64) (joules float64) {
 	case d < 0 && was.counterJ < wrapJ && was.counterJ > 0.9*wrapJ && counterJ < 0.1*wrapJ:
 		return d + wrapJ
 	case d < 0 && (math.IsNaN(byPower) || seconds > longS):
-		return counterJ // counted since the new start
+		return counterJ // what the counter has counted since it started anew
 	case d < 0, d > wildFactor*(byPower+1): // false with NaN
 		return byPower
 	}
@@ -61,9 +62,9 @@ func integrate(w0, w1, seconds float64) float64 {
 	return (w0 + w1) / 2 * seconds
 }
 
-// Floor is the power draw of a GPU with nobody on the GPU, learned while nobody is
-// there. The floor is measured as the rest is, so a simulated GPU with a faster clock
-// has a floor to match.
+// Floor is the power that a GPU draws with nobody on it, learned while nobody is
+// there. The floor is measured as the rest is, so that a simulated GPU whose clock
+// runs faster has a floor that fits.
 type Floor struct {
 	Watts float64 // NaN: never seen idle
 	low   float64 // least seen with somebody on the GPU; 0: none

@@ -13,8 +13,8 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// Ended counts the attempts of jobs ended on a node since its agent's start, with the
-// known facts. Several goroutines may use Ended at a time.
+// Ended counts the attempts of jobs that ended on a node since its agent started,
+// with what is known of them. Several goroutines may use Ended at a time.
 type Ended struct {
 	mu                      sync.Mutex
 	attempts, oom, returned int
@@ -24,8 +24,8 @@ type Ended struct {
 // mostMethods bounds the methods told apart: CARMA has fewer.
 const mostMethods = 16
 
-// estimates are the outcome of a method's estimates. Both sums grow only, so a rate of
-// each is a rate.
+// estimates are the outcome of a method's estimates. Both sums only grow, so that a
+// rate of each is a rate.
 type estimates struct {
 	jobs        int
 	over, under float64 // sums of the errors, as a part of the peak
@@ -42,7 +42,7 @@ func (e *Ended) Add(oom, returned bool, method string, estMiB, peakMiB int64) {
 	if oom && returned {
 		e.returned++
 	}
-	// out of memory, or ended by another: its peak is not its need
+	// out of memory, or ended by another: its peak is not what it needed
 	if oom || returned || estMiB == 0 || peakMiB == 0 {
 		return
 	}

@@ -11,11 +11,12 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// textfileEvery is the time between two writes of the metrics: shorter than
-// between two looks.
+// textfileEvery is the time between two writes of the metrics: shorter than the
+// time between two scrapes.
 const textfileEvery = 10 * time.Second
 
-// Files are the files wanted by carma.toml, and the times of the last writes.
+// Files are the files that carma.toml asks for, and when they were last
+// written.
 type Files struct {
 	config.Export
 	Ended *Ended
@@ -23,7 +24,7 @@ type Files struct {
 	written time.Time
 }
 
-// Write writes the due files.
+// Write writes the files that are due.
 func (f *Files) Write(readings []gres.Reading, leases []gres.Lease, node func() status.Node) error {
 	var err1, err2 error
 	if f.DCGMJobDir != "" {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package interference says how jobs on the same GPU at the same time slow each other
-// down. It is pure. The choice of GPUs keeps bounds with it, and carma-sim plays with it:
-// so the simulator shows the promises of a node.
+// Package interference says how jobs that run on one GPU at the same time slow each other
+// down. The package is pure. The choice of GPUs keeps bounds with it, and carma-sim plays
+// with it: so what a node promises is what the simulator shows.
 package interference
 
 // Client is a job with a process on a GPU.
@@ -13,8 +13,8 @@ type Client struct {
 	Rate   float64 // out: progress per second, 1 when alone
 }
 
-// Law says how clients of one MPS server share a GPU: it sets their rates and
-// returns their combined SM activity.
+// Law says how clients of one MPS server share a GPU: the law sets their rates
+// and returns their combined SM activity.
 type Law func(c []Client) (util float64)
 
 // Combined returns 1 - prod(1 - u) and sum(u) of the SM activities.
@@ -29,9 +29,9 @@ func Combined(c []Client) (util, sum float64) {
 
 // Equal conserves SM work and slows all clients alike: of independent jobs
 // 1 - prod(1 - u) of the time some SM is active, which is right within 0.08 in the five
-// mixes of the curves that the CARMA authors published (cmd/carma-sim/internal/model/model.toml).
-// The bandwidth of memory goes the same way, where that is known of jobs; the scarcer of
-// the two sets the rate.
+// mixes of the curves that the CARMA authors published (contrib/sim/model/model.toml).
+// The bandwidth of memory goes the same way, where the jobs' bandwidth is known; the
+// scarcer of the two sets the rate.
 func Equal(c []Client) (util float64) {
 	util, sum := Combined(c)
 	rate := 1.0
@@ -61,8 +61,8 @@ func bandwidth(c []Client) float64 {
 }
 
 // Share applies law to each group of clients with a common server. Groups take
-// turns: each gets an equal part of the time. Clients of a server stand
-// together. It returns the GPU's SM activity.
+// turns: each gets an equal part of the time. Clients of one server stand
+// together. Share returns the GPU's SM activity.
 func Share(law Law, c []Client) (util float64) {
 	groups := 0
 	for i := 0; i < len(c); groups++ {

@@ -39,7 +39,7 @@ func (b *Ledger) Ended(ctx context.Context, n int) ([]Ended, error) {
 	return b.ended(ctx, "SELECT job_id, restart, at_ns FROM ended ORDER BY at_ns LIMIT ?", n)
 }
 
-// EndedSince lists the attempts ended at a moment of the ledger's
+// EndedSince lists the attempts that have ended at a moment of the ledger's
 // clock or later, the oldest first.
 func (b *Ledger) EndedSince(ctx context.Context, at time.Duration) ([]Ended, error) {
 	return b.ended(ctx, "SELECT job_id, restart, at_ns FROM ended WHERE at_ns >= ? ORDER BY at_ns", int64(at))
@@ -56,13 +56,13 @@ func (b *Ledger) ended(ctx context.Context, query string, arg any) ([]Ended, err
 	})
 }
 
-// PendingRestart is a job requeued by an Epilog. slurmctld lets the job wait
-// until the credentials of its first run have expired (120 s); the agent lifts
-// the wait once the job is pending.
+// PendingRestart is a job that an Epilog has requeued. slurmctld lets the job
+// wait until the credentials of its first run have expired (120 s); the agent
+// lifts the wait once the job is pending.
 type PendingRestart struct {
 	JobID uint32
 	Age   time.Duration
-	Delay time.Duration // the wait from the requeue on, or until the start is safe
+	Delay time.Duration // how long the job is to wait from its requeue on, or until its start is safe
 }
 
 // AddPendingRestart notes that job was requeued now and is to wait.
@@ -89,8 +89,8 @@ func pendingRestarts(q querier) ([]PendingRestart, error) {
 	})
 }
 
-// PerhapsHeld is a job requeued held by an Epilog. The note stays where the Epilog does not learn
-// whether slurmctld has released the job: the agent looks then.
+// PerhapsHeld is a job that an Epilog requeues held. The note stays where the Epilog does not
+// learn whether slurmctld has released the job: the agent looks then.
 type PerhapsHeld struct {
 	jobenv.JobKey // the held attempt
 	UID           uint32
@@ -104,7 +104,8 @@ func (b *Ledger) AddPerhapsHeld(ctx context.Context, key jobenv.JobKey, uid uint
 	return wrap(err, "record that job %s is held", key)
 }
 
-// DropPerhapsHeld forgets the note of an attempt; the note of a later attempt, perhaps come meanwhile, stays.
+// DropPerhapsHeld forgets the note of an attempt; the note of a later attempt, which may have come meanwhile,
+// stays.
 func (b *Ledger) DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error {
 	_, err := b.db.ExecContext(ctx, "DELETE FROM perhaps_held WHERE job_id=? AND restart<=?", key.JobID, key.Restart)
 	return wrap(err, "forget that job %s is held", key)

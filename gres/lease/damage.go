@@ -8,8 +8,8 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// Damaged tells whether an error means a broken ledger. A lock, a full disk or a time-out
-// is over some time; damage stays until the file is removed.
+// Damaged tells whether an error means that the ledger itself is broken. A lock, a full
+// disk or a time-out is over some time; damage stays until the file is removed.
 func Damaged(err error) bool {
 	var e sqlite3.Error
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)

@@ -43,7 +43,7 @@ func (b *Ledger) SetFault(ctx context.Context, uuid string, cause gres.Cause, re
 
 const insertFault = "INSERT OR REPLACE INTO fault (uuid, cause, reason, at_ns, until_ns) VALUES (?,?,?,?,?)"
 
-// standing is the condition of a fault not ended by itself.
+// standing is the condition of a fault that has not ended by itself.
 const standing = "(until_ns IS NULL OR until_ns > ?)"
 
 // noteFault notes the reason in the jobs that where selects, and returns the jobs that had
@@ -55,8 +55,8 @@ func noteFault(tx *sql.Tx, where, reason string, args ...any) (jobs []uint32, er
 }
 
 // EndFault ends a fault of a GPU; ended is false if there was none. An empty cause means
-// all faults but NVML's, which stands for as long as NVML tells of the fault, and the jobs
-// failed on the GPU are forgotten.
+// all faults but the one that NVML reports, which stands for as long as NVML reports it,
+// and the jobs that have failed on the GPU are forgotten.
 func (b *Ledger) EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.Exec("DELETE FROM fault WHERE uuid=?1 AND (cause=?2 OR ?2='' AND cause<>?3)", uuid, cause,
@@ -76,18 +76,18 @@ func (b *Ledger) EndFault(ctx context.Context, uuid string, cause gres.Cause) (e
 	return ended, nil
 }
 
-// Failing jobs close a GPU when so many in a row failed within failedFor, of so many users: a single
-// user's broken program closes none. The programs may be to blame all the same, so the quarantine ends by
-// itself, and half of the node's GPUs stay open whatever jobs do.
+// Jobs that fail on a GPU close it when so many in a row have failed within failedFor, of so many users:
+// a single user's broken program closes none. The programs may be to blame all the same, so the
+// quarantine ends by itself, and half of the node's GPUs stay open whatever jobs do.
 const (
 	failedJobs  = 3
 	failedUsers = 2
-	failedFor   = time.Hour // the GPU is closed as long
+	failedFor   = time.Hour // the GPU is closed for as long
 )
 
-// JobEnded counts a job failed soon after its start with a fault of its GPU, or, if the job has
-// not failed so, forgets earlier failures on its GPUs. JobEnded returns the GPUs quarantined
-// for the failure.
+// JobEnded counts a job that has failed soon after its start with a fault of its GPU, or, if
+// the job has not failed in this way, forgets earlier failures on its GPUs. JobEnded returns
+// the GPUs that are quarantined for the failure.
 func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string,
 	err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {

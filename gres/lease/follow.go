@@ -18,10 +18,10 @@ const FaultedMPS = "its MPS server has faulted"
 // fault and where the log ends.
 type ReadLog func(from int64) (fault bool, to int64, err error)
 
-// Follow has the log of a daemon's MPS servers read on from the last position read, by
-// whichever process. read is called outside of any transaction, for the log is on a disk. The jobs with clients
-// of the daemon are then victims of a fault: the jobs without a note before are returned.
-// The text of a log never followed before is of earlier jobs.
+// Follow has the log of a daemon's MPS servers read on from the position up to which it was read before, by
+// whichever process. read is called outside of any transaction, for the log is on a disk. The jobs that have
+// clients of the daemon are then victims of a fault: those in which it was not noted before are returned. The
+// text of a log that was never followed before is of earlier jobs.
 func (b *Ledger) Follow(ctx context.Context, d gres.Daemon, read ReadLog) (victims []uint32, fault bool, err error) {
 	from := int64(0)
 	err = b.db.QueryRowContext(ctx, "SELECT at FROM followed WHERE daemon=?", d).Scan(&from)
@@ -41,7 +41,7 @@ func (b *Ledger) Follow(ctx context.Context, d gres.Daemon, read ReadLog) (victi
 		if _, err := tx.Exec("INSERT OR REPLACE INTO followed (daemon, at) VALUES (?,?)", d, to); err != nil || !fault {
 			return err
 		}
-		// A new job has no client yet.
+		// A job that has just come has no client yet.
 		const clients = "job_id IN (SELECT job_id FROM lease WHERE daemon=? AND seen_ns IS NOT NULL)"
 		victims, err = noteMPSFault(tx, clients, FaultedMPS, d)
 		return err
@@ -52,8 +52,9 @@ func (b *Ledger) Follow(ctx context.Context, d gres.Daemon, read ReadLog) (victi
 	return victims, fault, nil
 }
 
-// noteMPSFault notes a fault common to jobs. The fault ends the clients of all of them and
-// does not tell which job is to blame: of several each may be a victim of another.
+// noteMPSFault notes a fault that several jobs had together. The fault ends the clients of
+// all of them and does not tell which job is to blame: of several each may be a victim of
+// another.
 func noteMPSFault(tx *sql.Tx, where, reason string, args ...any) (jobs []uint32, err error) {
 	if jobs, err = noteFault(tx, where, reason, args...); err != nil || len(jobs) < 2 {
 		return jobs, err

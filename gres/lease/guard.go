@@ -18,15 +18,15 @@ type Hold struct {
 	UUID    string
 	JobID   uint32
 	UID     uint32
-	GPUs    int   // wanted by the job on a node
-	MiB     int64 // needed of each; 0: all memory
+	GPUs    int   // that the job wants on a node
+	MiB     int64 // that the job needs of each; 0: all memory
 	Age     time.Duration
 	Open    bool          // the GPU is offered: the job can start now
-	Offered time.Duration // for how long
+	Offered time.Duration // for how long it is offered
 }
 
-// ErrEnoughHeld means: GPUs are kept for other jobs of the user, so many that the other
-// users of the node would have to wait for GPUs.
+// ErrEnoughHeld means that GPUs are kept for other jobs of the user, so many that the
+// other users of the node would have to wait for GPUs.
 var ErrEnoughHeld = errors.New("enough GPUs of this node are held for other jobs of its user")
 
 // Hold keeps GPUs for a user's job, which wants so many GPUs of a node and needs so
@@ -53,8 +53,8 @@ func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64,
 	})
 }
 
-// OpenHold says in how long the job of the hold can start: from then on the GPUs are
-// offered to slurmctld again.
+// OpenHold says in how long the job that GPUs are kept for can start: from then on
+// the GPUs are offered to slurmctld again.
 func (b *Ledger) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=?", int64(Now()+in), job)
 	return wrap(err, "offer the GPUs held for job %d", job)
@@ -78,8 +78,8 @@ func holdsOf(q querier) ([]Hold, error) {
 	})
 }
 
-// Quarantine closes a GPU to all jobs and notes the fault in the jobs with the
-// GPU through MPS, the victims of the fault.
+// Quarantine closes a GPU to all jobs and notes the fault in the jobs that hold
+// it through MPS: they are its victims.
 func (b *Ledger) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason,

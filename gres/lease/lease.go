@@ -3,7 +3,7 @@
 // Package lease keeps a node's ledger: which job was promised how much memory
 // of which GPU. The ledger is a SQLite file in the run directory. Prologs, Epilogs
 // and the agent open the file at the same time; whoever decides something does so in
-// a single immediate transaction, so nothing is promised twice.
+// a single immediate transaction, so that nothing is promised twice.
 package lease
 
 import (
@@ -44,7 +44,7 @@ type Ledger struct {
 	queue *file.Queue
 }
 
-// Job is a job with GPUs of the node.
+// Job is a job that holds GPUs of the node.
 type Job struct {
 	jobenv.JobKey
 	UID   uint32
@@ -61,12 +61,12 @@ type Granted struct {
 	Exclusive  bool
 	Daemon     gres.Daemon
 	Seen       bool
-	Idle       time.Duration // longest time without use by the job
-	Slowed     float64       // the most beyond its bound for long; 0: never
+	Idle       time.Duration // longest time for which the job did not use the GPU
+	Slowed     float64       // the most that the job was slowed beyond its bound for long; 0: it was not
 	figure.Figures
 }
 
-// ErrNoFit means: no choice of GPUs takes the request now.
+// ErrNoFit means that no choice of GPUs takes the request now.
 var ErrNoFit = errors.New("no GPU fits now")
 
 // Open opens the ledger in dir, which must exist, and creates the file if need be, for root alone.
@@ -76,9 +76,9 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 	if err := file.Private(path); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	// _txlock=immediate with WAL is the only setting to let 64 of 64
-	// concurrent read-then-write transactions through (docs/adr/0004). The
-	// file ends with the boot, so no sync is needed.
+	// _txlock=immediate with WAL is the only setting that let 64 of 64 concurrent
+	// read-then-write transactions through (docs/adr/0004). The file ends with the
+	// boot, so no sync is needed.
 	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: url.Values{
 		"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"OFF"}, "_foreign_keys": {"on"},
 		"_busy_timeout": {fmt.Sprint(busy.Milliseconds())},
@@ -96,8 +96,8 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	b := &Ledger{db, q}
-	// In turn: SQLite lets nobody wait while another makes the new file a WAL
-	// database.
+	// One at a time: SQLite lets nobody wait while another makes the new file a
+	// WAL database.
 	leave := q.Enter(context.Background(), queueFor)
 	err = b.migrate(schemaFiles, version)
 	leave()
@@ -133,7 +133,8 @@ func (b *Ledger) migrate(steps fs.FS, to int) error {
 	})
 }
 
-// stepOf is the number of a ledger's last step; 0: the ledger is new.
+// stepOf is the number of the last step that a ledger has seen; 0: the ledger
+// is new.
 func stepOf(db interface {
 	QueryRow(query string, args ...any) *sql.Row
 }) (step int, err error) {
@@ -147,7 +148,7 @@ func (b *Ledger) Close() error { return errors.Join(b.db.Close(), b.queue.Close(
 // queueFor is longer than any transaction takes.
 const queueFor = time.Second
 
-// write runs f in an immediate transaction when the process's turn has come.
+// write runs f in an immediate transaction when it is this process's turn.
 func (b *Ledger) write(ctx context.Context, f func(*sql.Tx) error) error {
 	defer b.queue.Enter(ctx, queueFor)()
 	return b.transact(ctx, f)
@@ -165,7 +166,7 @@ func (b *Ledger) transact(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// wrap says of an error which action failed.
+// wrap adds to an error what failed.
 func wrap(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
@@ -182,7 +183,7 @@ func Now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// PutReadings replaces the readings of all GPUs by new readings.
+// PutReadings replaces the readings of all GPUs by those taken now.
 func (b *Ledger) PutReadings(ctx context.Context, readings []gres.Reading) error {
 	return b.write(ctx, func(tx *sql.Tx) error { return putReadings(tx, readings) })
 }
@@ -211,11 +212,11 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 }
 
 // Choose picks GPUs, and the MPS daemon through which the job shares them; Choose
-// is called inside the granting transaction and must be quick and pure. last is the
-// GPU given last.
+// is called inside the transaction that grants them and must be quick and pure.
+// last is the GPU given last.
 type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string, daemon gres.Daemon)
 
-// ErrSuperseded means: a later attempt of the job has a lease here.
+// ErrSuperseded means that a later attempt of the job has a lease here.
 var ErrSuperseded = errors.New("a later attempt of the job has its GPUs")
 
 // Acquire grants the GPUs picked by choose to job, all or none, each with the
@@ -227,7 +228,7 @@ func (b *Ledger) Acquire(ctx context.Context, job Job, r gres.Request, choose Ch
 	err := b.write(ctx, func(tx *sql.Tx) (err error) {
 		var restart, uid uint32
 		err = tx.QueryRow("SELECT restart, uid FROM job WHERE job_id=?", job.JobID).Scan(&restart, &uid)
-		same := err == nil && uid == job.UID // a slurmctld without its state gives ids again
+		same := err == nil && uid == job.UID // a slurmctld that has lost its state gives ids again
 		if same && restart == job.Restart {
 			granted, err = grantedOf(tx, job.JobID)
 			return err
@@ -261,7 +262,7 @@ func (b *Ledger) Acquire(ctx context.Context, job Job, r gres.Request, choose Ch
 		if _, err := tx.Exec("INSERT OR REPLACE INTO given (one, uuid) VALUES (1,?)", uuids[len(uuids)-1]); err != nil {
 			return fmt.Errorf("write the last leased GPU: %w", err)
 		}
-		// The job of the hold has come.
+		// The job that the GPU was kept for has come.
 		if _, err := tx.Exec("DELETE FROM hold WHERE job_id=?", job.JobID); err != nil {
 			return fmt.Errorf("end the hold for job %s: %w", job.JobKey, err)
 		}
@@ -322,8 +323,8 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 	return g, wrap(err, "write lease of job %s on GPU %s", j.JobKey, uuid)
 }
 
-// Release ends the leases of key and lists the attempt as ended. No lease is no
-// error.
+// Release ends the leases of key and lists the attempt as ended. It is no error
+// if there are none.
 func (b *Ledger) Release(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {

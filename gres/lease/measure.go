@@ -22,8 +22,8 @@ func (b *Ledger) Measure(ctx context.Context, readings []gres.Reading, usages []
 	})
 }
 
-// Published returns the counts last told to slurmctld (package capacity) and in how
-// long the next may be told, counted from now; ok is false if nothing was told.
+// Published returns the counts that slurmctld was last told (package capacity) and
+// in how long it may be told the next; ok is false if nothing was told.
 func (b *Ledger) Published(ctx context.Context) (text string, wait time.Duration, ok bool, err error) {
 	var next int64
 	err = b.db.QueryRowContext(ctx, "SELECT gres, next_ns FROM published").Scan(&text, &next)
@@ -36,8 +36,8 @@ func (b *Ledger) Published(ctx context.Context) (text string, wait time.Duration
 }
 
 // SetPublished records the counts told to slurmctld now. On average slurmctld may
-// be told once in an interval, and once more at any time: a GPU becoming free just
-// after another change is not kept waiting.
+// be told once in an interval, and once more at any time: a GPU that becomes free
+// just after another change is not kept waiting.
 func (b *Ledger) SetPublished(ctx context.Context, text string, interval time.Duration) error {
 	now := int64(Now())
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO published (one, gres, next_ns) VALUES (1, ?1, max(?2, "+
@@ -64,7 +64,7 @@ func (b *Ledger) SetNodes(ctx context.Context, nodes int) error {
 	return wrap(err, "write the number of nodes")
 }
 
-// SetRaised notes until when the node has used its part, and nothing without SetNodes.
+// SetRaised notes until when the node has used its part. Without SetNodes it notes nothing.
 func (b *Ledger) SetRaised(ctx context.Context, paid time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "UPDATE raised SET paid_ns = ?", int64(paid))
 	return wrap(err, "write raised counts")

@@ -20,10 +20,10 @@ type Held struct {
 	Job
 	Age        time.Duration
 	GPUs       []Granted
-	Neighbours []uint32 // jobs with any of its GPUs at the same time
-	Fault      string   // noted in the job
-	Victim     bool     // of a fault of its MPS server, with clients of other jobs
-	Cancelled  string   // why the agent has cancelled the job; empty: not cancelled
+	Neighbours []uint32 // jobs that held one of its GPUs at the same time
+	Fault      string   // what befell the job
+	Victim     bool     // Fault is a fault of its MPS server, which had clients of other jobs
+	Cancelled  string   // why the agent has cancelled the job; empty: it has not
 }
 
 // querier is a database or a transaction.
@@ -32,7 +32,7 @@ type querier interface {
 	QueryRow(query string, args ...any) *sql.Row
 }
 
-// Snapshot is the ledger at a single moment: the truth of the GPUs now.
+// Snapshot is the ledger at a single moment: what is true of the GPUs now.
 type Snapshot struct {
 	Readings        []gres.Reading   // by index
 	Leases          []gres.Lease     // by GPU, oldest first
@@ -52,7 +52,7 @@ func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if _, err := c.ExecContext(ctx, "BEGIN DEFERRED"); err != nil {
 		return s, fmt.Errorf("read ledger: %w", err)
 	}
-	// Nobody can make a reader wait (WAL), and a context with an end costs the
+	// Nobody can make a reader wait (WAL), and a context that can end costs the
 	// driver a goroutine for each query.
 	ctx = context.WithoutCancel(ctx)
 	defer c.ExecContext(ctx, "ROLLBACK")

@@ -24,21 +24,21 @@ type Usage struct {
 	Seen      bool  // as the lease says already
 	UsedMiB   int64 // 0: not known
 	UsedFrom  figure.MemorySource
-	Seconds   float64 // of the interval with the job on the GPU; 0 at the first sample
+	Seconds   float64 // part of the interval in which the job held the GPU; 0 at the first sample
 	SMActPct  float64 // its own
 	SMActFrom figure.Source
 	EnergyJ   float64 // its share
 	IdleJ     float64 // of the share, the idle floor
 	HeldS     float64 // Seconds divided by the holders at the time
 	SharedS   float64 // of Seconds, with other holders
-	AloneS    float64 // time for the work of the interval when alone
+	AloneS    float64 // time that the work of the interval takes alone
 	LawS      float64 // the same, by the law of interference
 
-	AlonePct, AloneDRAMPct float64 // of the job alone on the GPU; 0: as written already
+	AlonePct, AloneDRAMPct float64 // activity of the job when alone on the GPU; 0: as written already
 	Slowed                 float64 // as gres.Lease, 0: as written; below 0: no longer
 
-	IdleChanged bool          // the next two have changed since the last look
-	IdleFrom    time.Duration // of Now: since when the job has not used the GPU; 0: in use, or not known
+	IdleChanged bool          // the next two fields have changed since the last look
+	IdleFrom    time.Duration // of Now: since when the job has not used the GPU; 0: it does use it, or that is not known
 	IdleSure    time.Duration // the same, for certain
 }
 
@@ -71,7 +71,7 @@ const addUsageSQL = `INSERT INTO usage (job_id, restart, uuid, peak_mib, peak_fr
 	alone_s = alone_s + excluded.alone_s, alone_for_s = alone_for_s + excluded.alone_for_s`
 
 func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
-	// Of the given attempt: the next may hold the GPU by now.
+	// Of this attempt: the next one may hold the GPU by now.
 	set := func(columns string, values ...any) error {
 		_, err := tx.Exec("UPDATE lease SET "+columns+
 			" WHERE job_id=?1 AND uuid=?2 AND EXISTS (SELECT 1 FROM job WHERE job_id=?1 AND restart=?3)",
@@ -95,7 +95,7 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	// covered returns v and its seconds.
+	// covered returns v and the seconds that it stands for.
 	covered := func(v float64) (value, seconds float64) {
 		if math.IsNaN(v) {
 			return 0, 0
@@ -137,7 +137,8 @@ func (b *Ledger) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]f
 	return all, err
 }
 
-// usageColumns are the columns of usageRow, of rows u and w (law), either perhaps absent.
+// usageColumns are the columns of usageRow, of rows u and w (law), which may both be
+// absent.
 const usageColumns = `ifnull(u.peak_mib,0), ifnull(u.peak_from,''), ifnull(u.mib_s,0), ifnull(u.mib_for_s,0),
 	ifnull(u.smact_s,0), ifnull(u.smact_for_s,0), ifnull(u.smact_max,0), ifnull(u.smact_from,'none'),
 	ifnull(u.energy_j,0), ifnull(u.idle_j,0), ifnull(u.energy_for_s,0),

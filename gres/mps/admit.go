@@ -15,20 +15,20 @@ import (
 	"carma/gres"
 )
 
-// ErrNotGiven: a user was not given a daemon. The daemon is another user's still, or none runs.
+// ErrNotGiven means that a user was not given a daemon: it is still another user's, or none runs.
 var ErrNotGiven = errors.New("the user was not given it")
 
-// noneFor is how long a Prolog waits for a daemon of a single GPU without a trace: the agent
-// makes its directory anew between two users.
+// noneFor is how long a Prolog waits for the daemon of a single GPU if there is no trace of
+// one: the agent makes the daemon's directory anew between two users.
 const noneFor = time.Second
 
-// lookEvery is the pause between two looks.
+// lookEvery is the pause between two looks at what is awaited.
 const lookEvery = 20 * time.Millisecond
 
-// Admit makes a daemon ready for the job of a user with a lease by now: Admit waits until the agent has
-// ended all of an earlier user's on the daemon, gives the daemon to the user, alone, and waits for a
-// server of that user. Clients that come while a server starts may be refused (CUDA's errors 805 and
-// 807).
+// Admit makes a daemon ready for the job of a user who holds a lease by now: it waits until the agent
+// has ended all that an earlier user had of the daemon, gives the daemon to the user, alone, and waits
+// for a server of that user. Clients that come while a server starts may be refused (CUDA's errors 805
+// and 807).
 func (c Control) Admit(ctx context.Context, d gres.Daemon, uid uint32) error {
 	err := c.give(ctx, d, int64(uid))
 	if err == nil {
@@ -48,8 +48,8 @@ func (c Control) give(ctx context.Context, d gres.Daemon, user int64) error {
 			return nil
 		}
 		if errors.Is(why, fs.ErrNotExist) {
-			// The agent makes the daemon after the end of the earlier user's. Without an agent there is
-			// none.
+			// The agent makes the daemon when all of the earlier user's has ended. Without an agent
+			// there is none.
 			if ending, _ := filepath.Glob(filepath.Join(endedDir(c.RunDir), name(d)+".*")); len(ending) > 0 {
 				begin = time.Now()
 			}
@@ -65,7 +65,7 @@ func (c Control) give(ctx context.Context, d gres.Daemon, user int64) error {
 	}
 }
 
-// tryGive gives the user a running daemon not reached by another user; why: the obstacle.
+// tryGive gives the user a daemon that runs and that no other user has reached; why: what prevents it.
 func (c Control) tryGive(ctx context.Context, d gres.Daemon, user int64) (given bool, why error) {
 	dir := PipeDir(c.RunDir, d)
 	if _, err := os.Stat(dir); err != nil {

@@ -13,8 +13,8 @@ import (
 	"carma/gres"
 )
 
-// A daemon's leftovers in its pipe directory: all after a kill, without "log" and
-// the pid file after a quit command (535 and 550).
+// What a daemon leaves in its pipe directory: all of these files when it is
+// killed, all but "log" and the pid file when it is told to quit (535 and 550).
 var leftovers = []string{"control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid"}
 
 // Listens tells whether the daemon runs. No command is sent, which would cost 221 bytes
@@ -24,9 +24,10 @@ func Listens(runDir string, d gres.Daemon) bool {
 	return t.runs()
 }
 
-// founder is the daemon in a pipe directory not yet reachable by users: while alive, the founder
-// has the lock of control_lock; should a later daemon not take the lock, the founder listens. In a
-// directory reached by a user both can be made to name another process.
+// founder is the daemon in a pipe directory that no user can reach yet: as long as the daemon
+// lives, it has the lock of control_lock; a daemon of a later driver may not take the lock, but
+// then it listens. In a directory that a user has reached, lock and socket can be made to name
+// another process.
 func founder(pipeDir string) process {
 	for _, pid := range []int{lockHolder(filepath.Join(pipeDir, "control_lock")),
 		listener(filepath.Join(pipeDir, "control"))} {
@@ -50,9 +51,9 @@ func lockHolder(path string) int {
 	return int(lock.Pid)
 }
 
-// listener is the maker of the socket, listening there. A full queue is no sign of
-// life: the kernel keeps the queue for as long as somebody has the socket, perhaps
-// not a process of ours.
+// listener is the process that made the socket and listens on it. A full queue is
+// no sign of life: the kernel keeps the queue for as long as somebody has the
+// socket, perhaps not a process of ours.
 func listener(path string) int {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -69,8 +70,9 @@ func listener(path string) int {
 	return int(cred.Pid)
 }
 
-// tidy removes the leftovers of a dead daemon. A lock taken meanwhile by somebody then
-// keeps no new daemon from starting, and no client waits at a pipe without a reader.
+// tidy removes the leftovers of a dead daemon. Then a lock that somebody has taken
+// meanwhile keeps no new daemon from starting, and no client waits at a pipe that
+// nobody reads.
 func tidy(pipeDir string) error {
 	var err error
 	for _, name := range leftovers {

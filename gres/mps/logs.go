@@ -18,8 +18,8 @@ import (
 	"carma/gres"
 )
 
-// A daemon has control.log and server.log, with the acts of each command and each
-// client: a user who connects in a loop, or writes into the FIFO of the servers, fills
+// A daemon has control.log and server.log, with what each command and each client
+// does: a user who connects in a loop, or writes into the FIFO of the servers, fills
 // them.
 const (
 	MaxLogsMiB = 16 // of one daemon
@@ -27,7 +27,7 @@ const (
 	keptOfLog  = 1 << 20 // of an emptied log, as NAME.old
 )
 
-// keepLogs is the time to keep the logs of an ended daemon.
+// keepLogs is how long the logs of a daemon that has ended are kept.
 const keepLogs = 24 * time.Hour
 
 func (c Control) makeLogDir(d gres.Daemon) error {
@@ -42,9 +42,9 @@ func (c Control) makeLogDir(d gres.Daemon) error {
 	return nil
 }
 
-// BoundLogs empties overlong logs and removes the logs of daemons ended long ago. A
-// daemon keeps its logs open, and goes on at their beginning, or, if not appending, at
-// its old place: then the file has a hole, which takes no room.
+// BoundLogs empties logs that have grown too long and removes the logs of daemons that
+// ended long ago. A daemon keeps its logs open, and goes on at their beginning, or, if
+// it does not append, at its old place: then the file has a hole, which takes no room.
 func (c Control) BoundLogs() error {
 	dirs, err := os.ReadDir(c.LogDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +87,8 @@ func (c Control) boundLogs(daemon string) error {
 	return err
 }
 
-// retireLogs puts away the text from before a tenure: the end of each log as NAME.old.
+// retireLogs puts away what was written before a tenure: the end of each log as
+// NAME.old.
 func (c Control) retireLogs(d gres.Daemon) (err error) {
 	for _, log := range []string{"control.log", "server.log"} {
 		path := filepath.Join(c.logDir(d), log)

@@ -54,14 +54,14 @@ func (c Control) makePipeDir(d gres.Daemon) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// noteOf is the file naming the GPUs of a daemon of several.
+// noteOf is the file that names the GPUs of a daemon of several.
 func noteOf(runDir string, d gres.Daemon) string { return PipeDir(runDir, d) + ".gpus" }
 
 // Control starts, asks and stops daemons.
 type Control struct {
 	Program string // path of nvidia-cuda-mps-control
 	RunDir  string
-	LogDir  string // on disk: users' acts fill the directory
+	LogDir  string // on disk: users can fill the directory
 	Groups  Groups // nil: there are none
 }
 
@@ -88,11 +88,11 @@ func (c Control) env(d gres.Daemon) []string {
 	return env
 }
 
-// ErrOld: a daemon is older than 550. Any user may change its settings, and the daemon
-// does not tell of a server's fault.
+// ErrOld means that a daemon is older than 550: any user may change its settings, and
+// it does not tell when a server has faulted.
 var ErrOld = errors.New("it is older than driver 550, which CARMA needs for MPS")
 
-// start starts a daemon for the rest of a tenure, or a daemon not reached by any user.
+// start starts a daemon for the rest of a tenure, or one that no user has reached yet.
 func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 	dir := PipeDir(c.RunDir, d)
 	if err := errors.Join(c.makePipeDir(d), c.makeLogDir(d)); err != nil {
@@ -123,7 +123,7 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 	}
 	old := false
 	if err == nil {
-		// There is no command for the version; 535 does not know get_server_status.
+		// There is no command for the version; 535 does not know this one.
 		_, asked := c.Do(ctx, d, "get_server_status 0")
 		old = unknown(asked)
 	}
@@ -147,8 +147,8 @@ func (c Control) launch(ctx context.Context, d gres.Daemon) error {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.WaitDelay = time.Second
-	// A session of its own: the agent's end does not end the daemon, whose clients are
-	// running jobs.
+	// A session of its own: what ends the agent does not end the daemon, whose clients
+	// are running jobs.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// A daemon that keeps its caller's pipes lets the caller wait for WaitDelay and no longer.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
@@ -273,13 +273,13 @@ func (c Control) Clients(ctx context.Context, d gres.Daemon) ([]int, error) {
 	return pids, nil
 }
 
-// A refusal is a daemon's answer to a refused command. The status of
-// nvidia-cuda-mps-control is 0 all the same (535 and 550).
+// A refusal is a daemon's answer to a command that it does not carry out. The
+// status of nvidia-cuda-mps-control is 0 all the same (535 and 550).
 type refusal string
 
 func (r refusal) Error() string { return "refused: " + string(r) }
 
-// Beginnings of refusals, in the words of 535 and 550.
+// How refusals begin, in the words of 535 and 550.
 const (
 	unknownCommand = "Unknown command"
 	serverNotFound = "Server "

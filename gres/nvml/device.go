@@ -92,8 +92,8 @@ func (d *device) close() {
 	}
 }
 
-// link fills in which GPUs are near the devices. What a driver does not tell
-// stays unknown.
+// link fills in which GPUs are near the devices. Facts that a driver does not
+// tell stay unknown.
 func (n *NVML) link(devices, peers []*device) {
 	has := func(symbol string) bool { return n.lib.Extensions().LookupSymbol(symbol) == nil }
 	numa, p2p := has("nvmlDeviceGetNumaNodeId"), has("nvmlDeviceGetP2PStatus")
@@ -201,9 +201,9 @@ func look(dev nvml.Device, g gres.GPU) gres.Sample {
 
 const bytesPerMiB = 1 << 20
 
-// memory returns what jobs can use of the GPU and what is used, in MiB. The
-// driver keeps a part for itself: version 2 of the call tells it apart,
-// version 1 counts it as used.
+// memory returns the GPU's memory for jobs and the used memory, in MiB. The
+// driver keeps a part for itself: version 2 of the call tells it apart, version
+// 1 counts it as used.
 func memory(dev nvml.Device) (totalMiB, usedMiB int64, err error) {
 	if m, ret := dev.GetMemoryInfo_v2(); ret == nvml.SUCCESS && m.Reserved <= m.Total {
 		return int64((m.Total - m.Reserved) / bytesPerMiB), toMiB(m.Used), nil
@@ -256,8 +256,8 @@ next:
 	return list, nil
 }
 
-// activity fills in SM activity since the last look, from the best source that
-// the GPU has and that can be believed.
+// activity fills in SM activity since the last look, from the best credible
+// source that the GPU has.
 func (d *device) activity(s *gres.Sample) {
 	utilisation := figure.Unknown
 	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS && u.Gpu <= 100 {

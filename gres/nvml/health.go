@@ -10,7 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// health is what the driver tells of a device beside its load.
+// health is the driver's report on a device beside its load.
 type health struct {
 	events      nvml.EventSet // nil: it reports none
 	hasRows     bool          // Ampere and later
@@ -23,7 +23,7 @@ type health struct {
 // healthEvery is how often the state of a device is asked for. Errors are reported by events.
 const healthEvery = 10 * time.Second
 
-// openHealth asks for events and finds out what else the driver can tell.
+// openHealth asks for events and finds out which other facts the driver can tell.
 func (d *device) openHealth() {
 	has := func(symbol string) bool { return d.lib.Extensions().LookupSymbol(symbol) == nil }
 	d.health.hasRows = has("nvmlDeviceGetRemappedRows")
@@ -42,11 +42,11 @@ func (d *device) openHealth() {
 	d.health.events = set
 }
 
-// maxXids bounds what is read at one look; the rest comes at the next.
+// maxXids bounds the errors read at one look; the rest comes at the next.
 const maxXids = 16
 
-// xids are the errors that the driver has reported since the last look. It keeps them until
-// they are asked for (nvml.h, nvmlEventSetWait).
+// xids are the errors that the driver has reported since the last look. The driver keeps
+// the errors until they are asked for (nvml.h, nvmlEventSetWait).
 func (d *device) xids() (list []uint64) {
 	for d.health.events != nil && len(list) < maxXids {
 		e, ret := d.health.events.Wait(0)
@@ -60,7 +60,8 @@ func (d *device) xids() (list []uint64) {
 	return list
 }
 
-// readHealth asks for the state of the device. What it does not answer stays as it was.
+// readHealth asks for the state of the device. A value that the device does not answer stays
+// as it was.
 func (d *device) readHealth() {
 	h := &d.health
 	if time.Since(h.at) < healthEvery {
@@ -91,8 +92,8 @@ func (d *device) readHealth() {
 	h.fault = fault
 }
 
-// recovery is what the driver wants done (nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
-// older drivers do not know the field.
+// recovery is the action that the driver wants (nvml.h,
+// NVML_FI_DEV_GET_GPU_RECOVERY_ACTION); older drivers do not know the field.
 func (d *device) recovery() (nvml.DeviceGpuRecoveryAction, nvml.Return) {
 	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {

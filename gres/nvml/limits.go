@@ -45,7 +45,7 @@ type MemoryLimits struct {
 }
 
 // FindMemoryLimits looks for the call in a library, a name for the dynamic linker or a path, which
-// somebody has to Open before it is used. The error says that the driver has none.
+// somebody has to Open before use. The error says that the driver has none.
 func FindMemoryLimits(library string) (MemoryLimits, error) {
 	name := C.CString(library)
 	defer C.free(unsafe.Pointer(name))
@@ -66,8 +66,8 @@ func FindMemoryLimits(library string) (MemoryLimits, error) {
 }
 
 // Set limits what the processes of a cgroup and those below it allocate on a GPU, in MiB; 0: no
-// limit. Memory held already counts, and stays. The soft limit is 0: with it MPS ends nobody
-// in favour of another. The call may hang with the driver.
+// limit. Memory that they hold already counts, and stays. The soft limit is 0: so MPS ends no
+// process in favour of another. The call may hang with the driver.
 func (m MemoryLimits) Set(group, uuid string, mib int64) error {
 	hard := C.ulonglong(math.MaxUint64)
 	if mib > 0 {

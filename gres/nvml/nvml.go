@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml reads GPUs through NVML. No other package imports
-// go-nvml.
+// Package nvml reads GPUs through NVML. No other package imports go-nvml.
 //
 // Any NVML call may block for as long as the driver is wedged, in a state in
 // which not even SIGKILL ends the process. So each GPU is read by a goroutine of
-// its own: one that hangs is told as unreadable, the others go on. Whoever must
+// its own: a hanging GPU is told as unreadable, the others go on. Whoever must
 // be able to end reads in a process of its own.
 package nvml
 
@@ -29,8 +28,9 @@ const answerIn = 2 * time.Second
 type NVML struct {
 	lib     nvml.Interface
 	readers []*reader
-	// Lost are the GPUs that cannot be opened, by index, as one that has fallen off the
-	// bus. Lost GPUs have no sample, for their UUID is not known, and are tried again.
+	// Lost are the GPUs that cannot be opened, by index, as a GPU that has fallen off
+	// the bus. Lost GPUs have no sample, for their UUID is not known, and are tried
+	// again.
 	Lost      map[int]error
 	trying    chan opened // a try that has not come back; nil: none
 	tried     time.Time
@@ -91,7 +91,7 @@ func (n *NVML) read(d *device) {
 	n.readers = append(n.readers, r)
 }
 
-// reopen tries again to open what is lost, one GPU at a time, and waits for none: the call
+// reopen tries again to open lost GPUs, one GPU at a time, and waits for none: the call
 // may hang.
 func (n *NVML) reopen() {
 	select {

@@ -3,7 +3,8 @@
 // Package output remembers which files the processes of a job write their
 // errors to. Slurm knows the batch script's file alone; a step may have one of
 // its own (srun --error), and a script may send a program's errors anywhere
-// (2>train.err). The kernel knows: /proc/PID/fd/2 of the processes on a GPU.
+// (2>train.err). The kernel knows: /proc/PID/fd/2 of the processes seen on a
+// GPU.
 //
 // The agent looks and writes a list; the Epilog reads the list and gives it to
 // a child that opens the files with the rights of the job's user, and no others.
@@ -64,8 +65,8 @@ type Watch struct {
 	seen  map[process]bool
 }
 
-// Look notes the files of processes not seen before. It returns at once: a file may lie on a mount
-// that hangs, and then nothing is noted until the mount answers.
+// Look notes the files of processes not seen before. Look returns at once: a file may lie on a
+// mount that hangs, and then nothing is noted until the mount answers.
 func (w *Watch) Look(processes []Process) {
 	if !w.busy.CompareAndSwap(false, true) {
 		return
@@ -107,8 +108,8 @@ func (w *Watch) look(processes []Process) {
 	}
 }
 
-// recall brings back what was noted of a job before: between two steps no process of
-// it is on a GPU, and the agent may have been started anew.
+// recall brings back a job's earlier notes: between two steps no process of the job
+// is on a GPU, and the agent may have been started anew.
 func (w *Watch) recall(job jobenv.JobKey) {
 	if _, known := w.files[job]; known {
 		return
@@ -122,7 +123,7 @@ func (w *Watch) recall(job jobenv.JobKey) {
 
 func (f File) same(g File) bool { return f.Dev == g.Dev && f.Ino == g.Ino }
 
-// of tells what a process has as its stderr; false if that is no regular file
+// of finds the file of a process's stderr; false if stderr is no regular file
 // with a name. Only the kernel's cached knowledge is asked for.
 func of(proc string, p Process) (File, bool) {
 	link := filepath.Join(proc, strconv.Itoa(p.PID), "fd", "2")
@@ -137,8 +138,8 @@ func of(proc string, p Process) (File, bool) {
 		return File{}, false
 	}
 	f := File{Path: []byte(path), Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino, Size: int64(st.Size)}
-	// A file that is younger than the job holds nobody else's text. Of an
-	// older one, only what comes from now on is surely this job's.
+	// A file that is younger than the job holds nobody else's text. Of an older
+	// file, only the text from now on is surely this job's.
 	if st.Mask&unix.STATX_BTIME != 0 && !time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).Before(p.Since) {
 		f.Size = 0
 	}

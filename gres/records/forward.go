@@ -14,13 +14,13 @@ import (
 )
 
 // forwardEvery is the time between two looks at the outbox, and forwardDeadline
-// the longest time of Slurm's commands for all due records.
+// is how long Slurm's commands may take for all records that are due.
 const (
 	forwardEvery    = 5 * time.Second
 	forwardDeadline = 2 * time.Minute
 )
 
-// Slurmdbd is slurmdbd as the target of the database's records.
+// Slurmdbd is slurmdbd as the database sends records to it.
 type Slurmdbd struct {
 	sctl.Accounting
 	Log *slog.Logger

@@ -15,13 +15,13 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// slurmConfig is slurmctld, asked for slurm.conf.
+// slurmConfig is slurmctld, asked for what slurm.conf says.
 type slurmConfig interface {
 	ShowConfig(ctx context.Context) (string, error)
 }
 
-// PrivateData changes with slurm.conf: asked for rarely, and soon if nobody has
-// answered.
+// PrivateData changes with slurm.conf: slurmctld is asked rarely, and soon
+// again if nobody has answered.
 const (
 	askReadersEvery = 10 * time.Minute
 	askReadersAgain = time.Minute
@@ -29,7 +29,7 @@ const (
 	publishEvery    = time.Second
 )
 
-// nobodyElse holds until slurmctld has told the readers.
+// nobodyElse holds until slurmctld has said who may read what.
 var nobodyElse = db.Readers{Private: true, NoGPUs: true}
 
 // Publish keeps the users' copies of the records until ctx ends. Nothing waits for Publish.
@@ -75,9 +75,9 @@ func askReaders(ctx context.Context, slurm slurmConfig) (db.Readers, error) {
 	return readersOf(slurmconf.Running(text)), nil
 }
 
-// readersOf returns the readers of records under PrivateData (slurm.conf(5)): a record
-// tells of a job (jobs), of its user and account (users, accounts), and of their use
-// (usage). The samples tell of the node (nodes).
+// readersOf returns who may read records under PrivateData (slurm.conf(5)): a record
+// tells of a job (jobs), of its user and account (users, accounts), and of what both
+// used (usage). The samples tell of the node (nodes).
 func readersOf(running map[string]string) db.Readers {
 	flags, known := running["privatedata"]
 	if !known {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package records is a node's work with the records of its jobs: keep, send to slurmdbd,
-// and publish the parts open to users.
+// Package records is what a node does with the records of its jobs: it keeps them, sends
+// them to slurmdbd, and publishes the parts that users may read.
 package records
 
 import (
@@ -38,7 +38,7 @@ func (r *Records) open() (err error) {
 	return err
 }
 
-// Put writes a record, to the spool if the database refuses.
+// Put writes a record, to the spool if the database does not take it.
 func (r *Records) Put(ctx context.Context, a db.Attempt) error {
 	err := r.put(ctx, a)
 	if err == nil {
@@ -57,7 +57,7 @@ func (r *Records) put(ctx context.Context, a db.Attempt) error {
 	return r.db.Put(ctx, a)
 }
 
-// Lately tells the node's recent events.
+// Lately tells what has happened on the node lately.
 func (r *Records) Lately(ctx context.Context, q db.Lately) (db.Happened, error) {
 	if err := r.open(); err != nil {
 		return db.Happened{}, err
@@ -93,7 +93,7 @@ func (r *Records) SetEnd(ctx context.Context, e db.End) error {
 	return err
 }
 
-// Meters returns the known facts of the GPUs.
+// Meters returns what is known of the GPUs' energy meters.
 func (r *Records) Meters(ctx context.Context) ([]db.Meter, error) {
 	if err := r.open(); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (r *Records) AddSamples(ctx context.Context, samples []db.Sample, meters []
 	return r.db.AddSamples(ctx, samples, meters)
 }
 
-// Tidy thins samples and deletes data beyond the times to keep.
+// Tidy thins samples and deletes data older than carma.toml keeps.
 func (r *Records) Tidy(ctx context.Context) error {
 	if err := r.open(); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (r *Records) Tidy(ctx context.Context) error {
 	return err
 }
 
-// Prune deletes data beyond the times to keep.
+// Prune deletes data older than carma.toml keeps.
 func Prune(ctx context.Context, d *db.DB, keep config.Accounting, now time.Time) (db.Pruned, error) {
 	return d.Prune(ctx, before(now, keep.KeepRecords), before(now, keep.KeepSamples))
 }

@@ -9,19 +9,19 @@ import (
 )
 
 // cgroupJob returns the job in whose cgroup a process of a user is, by the text of
-// /proc/PID/cgroup; 0: in none. Anybody may name a directory job_7 in a cgroup that
-// was delegated to him, so only slurmd's own directories count, where slurmd makes them
-// (22.05 to 26.05; plugins/cgroup/v1/xcgroup.c, xcgroup_create_hierarchy, and
-// v2/cgroup_v2.c, _set_int_cg_ns):
+// /proc/PID/cgroup; 0: in none. Anybody may name a directory job_7 in a cgroup
+// delegated to him, so only the cgroups that slurmd itself makes count, where
+// slurmd makes them (22.05 to 26.05; plugins/cgroup/v1/xcgroup.c,
+// xcgroup_create_hierarchy, and v2/cgroup_v2.c, _set_int_cg_ns):
 //
 //	/slurm/uid_UID/job_JOB/...                      v1
 //	ABOVE/SLICE/slurmstepd.scope/job_JOB/...         v2
 //
 // A Slurm built with --enable-multiple-slurmd, as Debian's is, has slurm_NODE and
-// NODE_slurmstepd.scope. ABOVE is the cgroup above process 1's, empty but
-// in containers; SLICE is system.slice or cgroup.conf's CgroupSlice. 26.05 names
-// cgroups by SLUID unless CgroupJobIdPaths is set: those tell no job here. What
-// stands below is the user's to make.
+// NODE_slurmstepd.scope. ABOVE is the cgroup above process 1's, empty but in
+// containers; SLICE is system.slice or cgroup.conf's CgroupSlice. 26.05 names
+// cgroups by SLUID unless CgroupJobIdPaths is set: such names tell no job here.
+// Cgroups below are the user's to make.
 func cgroupJob(text, above string, uid uint32) uint32 {
 	for line := range strings.Lines(text) {
 		hierarchy, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
@@ -40,8 +40,8 @@ func cgroupJob(text, above string, uid uint32) uint32 {
 	return 0
 }
 
-// serversDir is the cgroup above those of MPS daemons and their servers (gres/confine). Root alone
-// makes one there, below the top: in a container, below that of process 1.
+// serversDir is the cgroup above the cgroups of MPS daemons and their servers (gres/confine). Root
+// alone makes cgroups there, below the top: in a container, below the cgroup of process 1.
 const serversDir = "/carma-mps/"
 
 // ofServers tells whether a process is in a cgroup of an MPS daemon's, by the text of
@@ -73,7 +73,7 @@ func v1Job(where string, uid uint32) uint32 {
 }
 
 // v2Job wants nothing but slices above Slurm's scope: systemd delegates services and
-// scopes, never slices, and what users start lies in user.slice.
+// scopes, never slices, and users' processes lie in user.slice.
 func v2Job(where, above string) uint32 {
 	below, ok := strings.CutPrefix(where, above+"/")
 	dirs := strings.Split(below, "/")
@@ -105,8 +105,8 @@ func numbered(dir, prefix string) (uint32, bool) {
 	return uint32(n), true
 }
 
-// aboveInit is the cgroup v2 above that of process 1, by the text of /proc/1/cgroup;
-// empty: the root.
+// aboveInit is the cgroup v2 above the cgroup of process 1, by the text of
+// /proc/1/cgroup; empty: the root.
 func aboveInit(text string) string {
 	for line := range strings.Lines(text) {
 		if own, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {

@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// Recent remembers owners: the owner of a process does not change while the process lives, and
-// finding out costs a walk through /proc. A number that the kernel gave away anew is
-// known by its start time.
+// Recent remembers owners: the owner of a process does not change while the process
+// lives, and finding out costs a walk through /proc. A number that the kernel gave
+// away anew is known by its start time.
 type Recent struct {
 	Proc
 	lock sync.Mutex
@@ -22,7 +22,7 @@ type remembered struct {
 	owner Owner
 }
 
-// maxRemembered bounds the memory; then all is found out anew.
+// maxRemembered bounds the number of owners kept; then all are found out anew.
 const maxRemembered = 4096
 
 // Owner is Proc.Owner with a memory. Owner is safe for concurrent use.
@@ -48,14 +48,14 @@ func (r *Recent) Owner(pid int) Owner {
 	return o
 }
 
-// started is a process's start time, in ticks since boot; empty if the process is gone, or a
-// zombie, which holds nothing.
+// started is a process's start time, in ticks since boot; empty if the process is
+// gone, or a zombie, which holds nothing.
 func (p Proc) started(pid int) string {
 	text, err := os.ReadFile(p.file(pid, "stat"))
 	if err != nil {
 		return ""
 	}
-	// The name may hold blanks and parentheses; the fields behind the name do not.
+	// The name may hold blanks and parentheses; the rest of the line does not.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	const state, starttime = 0, 19 // fields 3 and 22 of proc(5)
 	if len(fields) <= starttime || fields[state][0] == 'Z' {

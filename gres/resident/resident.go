@@ -21,14 +21,14 @@ import (
 type Owner struct {
 	Gone      bool   // the process has ended
 	JobID     uint32 // 0: of no job
-	Claimed   bool   // JobID is only the word of the process's own environment
-	UID       uint32 // real, or of who made the user namespace that the process is in
-	MPSServer bool   // a server of root's MPS control daemon
+	Claimed   bool   // JobID is only what the process's own environment says
+	UID       uint32 // real, or of the user who made the user namespace of the process
+	MPSServer bool   // a server that root's MPS control daemon started
 }
 
 // Of tells whether the process is one of job, which is of the user uid. Of root's
-// processes, those that Slurm started are (sudo, programs that set their uid); what
-// a process says of itself counts for its own user's jobs alone.
+// processes, those that Slurm started are (sudo, programs that set their uid); a
+// process's own word counts for its own user's jobs alone.
 func (o Owner) Of(job, uid uint32) bool {
 	return job != 0 && o.JobID == job && (o.UID == uid || o.UID == 0 && !o.Claimed)
 }
@@ -60,13 +60,13 @@ func (p Proc) Owner(pid int) Owner {
 		if o.JobID = cgroupJob(string(text), above, o.UID); o.JobID != 0 {
 			return o
 		}
-		// Also a server whose daemon has ended before.
+		// Also a server whose daemon has ended first.
 		if ofServers(string(text), above) {
 			o.MPSServer = true
 			return o
 		}
 	}
-	// A child of root's control daemon is a server of that daemon.
+	// A process started by root's control daemon is a server.
 	if parent, ok := p.stat(st.ppid); ok && parent.uid == 0 && p.program(st.ppid) == "nvidia-cuda-mps-control" {
 		o.MPSServer = true
 		return o
@@ -116,8 +116,8 @@ func (p Proc) Stepds() (map[uint32]bool, error) {
 }
 
 // isHere tells a slurmstepd of this node's by the socket at which it listens, which is called
-// SPOOL/NODE_JOB.STEP (stepd_api.c, step_connect, 22.05 to 26.05). One that has none is starting or
-// ending, and counts as this node's.
+// SPOOL/NODE_JOB.STEP (stepd_api.c, step_connect, 22.05 to 26.05). A slurmstepd without a socket is
+// starting or ending, and counts as this node's.
 func (p Proc) isHere(pid int, job uint32, sockets map[string]string) bool {
 	files, err := os.ReadDir(p.file(pid, "fd"))
 	if err != nil {
@@ -135,8 +135,8 @@ func (p Proc) isHere(pid int, job uint32, sockets map[string]string) bool {
 	return true
 }
 
-// listening are the paths of the sockets at which processes listen, by what a file descriptor of
-// one is called.
+// listening are the paths of the sockets at which processes listen, by the name that a file
+// descriptor of the socket has.
 func (p Proc) listening() map[string]string {
 	paths := map[string]string{}
 	text, _ := os.ReadFile(p.Root + "/net/unix")
@@ -186,8 +186,8 @@ func (p Proc) stepd(pid int, st stat) uint32 {
 }
 
 // namespaceOf returns the user that made the user namespace of a process, if it is not
-// ours; else 0. In a user's container processes have ids of the range
-// that subuid(5) gives him; the kernel knows whose it is (ioctl_nsfs(2)).
+// ours; else 0. In a container that a user started, processes have ids of the range
+// that subuid(5) gives him; the kernel knows the namespace's owner (ioctl_nsfs(2)).
 func (p Proc) namespaceOf(pid int) uint32 {
 	ours, err := os.Readlink(p.Root + "/self/ns/user")
 	if err != nil {
@@ -209,13 +209,14 @@ func (p Proc) namespaceOf(pid int) uint32 {
 }
 
 // program is the name of the file that a process runs, which, unlike its name and its
-// title, the process cannot choose. The file is not touched: it may lie on a mount that hangs.
+// title, the process cannot choose. The file is not touched, as it may lie on a mount
+// that hangs.
 func (p Proc) program(pid int) string {
 	file, err := os.Readlink(p.file(pid, "exe"))
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSuffix(filepath.Base(file), " (deleted)") // replaced while it runs
+	return strings.TrimSuffix(filepath.Base(file), " (deleted)") // replaced while the program runs
 }
 
 type stat struct {

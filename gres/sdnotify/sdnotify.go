@@ -17,7 +17,7 @@ import (
 // Notifier speaks for a service. Its zero value is silent.
 type Notifier struct {
 	socket  string
-	every   time.Duration // half of the watchdog's wait; 0: no watchdog
+	every   time.Duration // half of the time that the watchdog waits; 0: no watchdog
 	started bool
 	last    time.Time
 }
@@ -34,8 +34,8 @@ func New(getenv func(string) string) *Notifier {
 	return n
 }
 
-// Alive tells systemd: the service has started the first time, lives later.
-// Call Alive as often as the watchdog asks for.
+// Alive tells systemd that the service works: the first time that it has
+// started, later that it lives, as often as the watchdog asks for.
 func (n *Notifier) Alive() error {
 	switch {
 	case !n.started:
@@ -48,7 +48,7 @@ func (n *Notifier) Alive() error {
 	return nil
 }
 
-// Stopping says that the service ends on request.
+// Stopping says that the service ends because it was told to.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
 
 func (n *Notifier) send(lines ...string) error {

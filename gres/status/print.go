@@ -18,7 +18,7 @@ const (
 	memoryCells = 12
 )
 
-// Print prints a line for each GPU, and below the line its jobs and why the GPU is closed.
+// Print prints a line for each GPU, and below it its jobs and why the GPU is closed.
 func (n Node) Print(w io.Writer, style texttable.Style) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", style.Paint(texttable.Bold, heading(n)))
@@ -147,7 +147,7 @@ func age(seconds float64) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// marks are the characters of bars: full, half, empty.
+// marks are the characters that bars are drawn with: full, half, empty.
 func marks(style texttable.Style) (full, half, empty string) {
 	if style.ASCII {
 		return "#", "+", "."
@@ -168,7 +168,7 @@ func smactBar(g GPU, maxPct float64, style texttable.Style) string {
 	return style.Paint(colour, strings.Repeat(full, n)) + strings.Repeat(empty, smactCells-n)
 }
 
-// memoryBar shows the memory in use, then the memory leased beyond.
+// memoryBar shows the memory in use, then the memory that is leased beyond it.
 func memoryBar(g GPU, style texttable.Style) string {
 	if g.TotalMiB <= 0 {
 		return strings.Repeat("?", memoryCells)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package status says how the GPUs of a node stand: for people, for programs,
-// for Prometheus. The state shown is the next choice's view.
+// for Prometheus. It is what the next choice would see.
 package status
 
 import (
@@ -54,7 +54,7 @@ type GPU struct {
 	Leases     []Lease         `json:"leases"`
 }
 
-// Lease is a job with a GPU.
+// Lease is a job that holds a GPU.
 type Lease struct {
 	JobID      uint32  `json:"job_id"`
 	UID        uint32  `json:"uid"`
@@ -67,7 +67,7 @@ type Lease struct {
 	Idle       bool    `json:"idle"`   // for longer than idle.after
 	// times as long as alone, by the law of interference; 1: alone
 	ExpectedSlowdown float64 `json:"expected_slowdown"`
-	Slowed           float64 `json:"slowed"` // the same measured, where long beyond its bound; 0: not so
+	Slowed           float64 `json:"slowed"` // the same measured, where that has long been beyond its bound; 0: it has not
 }
 
 // Of looks at the ledger as a choice under the thresholds would. A job is idle

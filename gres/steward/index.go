@@ -16,20 +16,21 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// index has the answers about each waiting job at hand, so no waiting job costs a look
-// at all jobs, and few cost a look at all nodes: users decide how many jobs wait.
+// index has at hand what is asked about each waiting job, so that no waiting job costs
+// a look at all jobs, and few cost a look at all nodes: users decide how many jobs
+// wait.
 type index struct {
 	in      Input
-	held    map[uint32]bool    // jobs with GPUs kept on nodes, or sent to preempt
-	started map[string][]start // by partition, the last in the queue first
+	held    map[uint32]bool    // jobs that nodes keep GPUs for, or that are sent to preempt
+	started map[string][]start // by partition, first those that come last in the queue
 	free    map[string][]*node // by partition, the soonest free first
 	nodes   map[string]*node   // by name
 	classes [][]string         // features of nodes
 	looks   int                // at a job or a node, for a test
 }
 
-// smallest is the least GPU memory among the partitions of a waiting job: a job naming
-// several is booked to run in each of them. 0: not known.
+// smallest is the least GPU memory among the partitions of a waiting job: a job that
+// names several is booked so that it can run in each of them. 0: not known.
 func smallest(fullMiB map[string]int64, partitions string) (mib int64) {
 	for p := range strings.SplitSeq(partitions, ",") {
 		if full := fullMiB[p]; full > 0 && (mib == 0 || full < mib) {
@@ -43,10 +44,10 @@ func smallest(fullMiB map[string]int64, partitions string) (mib int64) {
 type start struct {
 	priority int64
 	id       uint32
-	latest   time.Time // start in the list up to here
+	latest   time.Time // latest start in the list up to here
 }
 
-// node may keep GPUs.
+// node is a node that may keep GPUs.
 type node struct {
 	schedule.Node
 	hash  uint16 // of its name
@@ -55,7 +56,7 @@ type node struct {
 	end   time.Time
 }
 
-// search tells searches for a node apart.
+// search is what tells one search for a node from another.
 type search struct {
 	partition, reqNodes, features string
 	gpus                          int
@@ -69,7 +70,7 @@ const (
 	searchesOfAll  = 256
 )
 
-// longestConstraint is longer than any constraint written by a person.
+// longestConstraint is longer than any constraint that a person writes.
 const longestConstraint = 1024
 
 func newIndex(in Input) *index {
@@ -141,8 +142,8 @@ func (x *index) run(j *schedule.Job) {
 }
 
 // waits tells whether a job waits for GPUs of ours and for nothing else. A job whose place we cannot
-// judge is left alone. slurmctld plans the start of a job taking all GPUs of its nodes; beside jobs
-// without a time limit slurmctld cannot, and a hold helps where one node is enough.
+// judge is left alone. slurmctld plans the start of a job that takes all GPUs of its nodes; beside
+// jobs without a time limit it cannot, and a hold helps where one node is enough.
 func (x *index) waits(j *schedule.Job) bool {
 	if j.MiB == 0 || j.State != jobstate.Pending || j.Reservation != "" || j.NodeCount > 1 && x.in.takesAll(j) {
 		return false
@@ -189,10 +190,10 @@ type portion struct {
 	spent int
 }
 
-// turns returns the waiting jobs to search a node for, in their order: of jobs with the same
-// request the first, and of each user's requests as many as fit into the user's share of the
-// searches. All have a turn before anybody has a second, so no user takes the searches of
-// others.
+// turns returns the waiting jobs that a node is searched for, in their order: of jobs with
+// the same request the first, and of each user's requests as many as fit into the user's
+// share of the searches. All have a turn before anybody has a second, so that no user takes
+// the searches that others need.
 func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 	type own struct {
 		uid uint32
@@ -248,10 +249,10 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 	return list
 }
 
-// soonest returns the node free for the job first, judged by the fewest running jobs,
-// then by the earliest end of the last of them. squeue --Format (22.05) does not tell
-// which nodes a job excludes: a hold on an excluded node ends by its time-out, and the
-// next goes elsewhere.
+// soonest returns the node that will be free for the job first, judged by the fewest
+// running jobs, then by the earliest end of the last of them. squeue --Format (22.05)
+// does not tell which nodes a job excludes: a hold on an excluded node ends by its
+// time-out, and the next hold goes elsewhere.
 func (x *index) soonest(j *schedule.Job) string {
 	gpus, partitions := j.GPUs, partitionsOf(j)
 	does, ok := x.featured(j)

@@ -13,15 +13,15 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// Preemptor is a waiting job to send to a node, where its Prolog preempts others
-// (docs/adr/0014).
+// Preemptor is a waiting job that is to be sent to a node, where its Prolog
+// preempts others (docs/adr/0014).
 type Preemptor struct {
 	schedule.Job
 	Node string
 }
 
 // So many preemptors of one user, and of all, are looked at each time: users decide how many
-// wait. After a request without a node no equal request is looked at.
+// wait. Of jobs with the same request one is looked at, until a node is found.
 const (
 	preemptorsOfUser = 16
 	preemptorsOfAll  = 64
@@ -31,14 +31,14 @@ const (
 type occupant struct {
 	schedule.Preemptible
 	gpus  int
-	hangs bool // completes, and does not go
+	hangs bool // the job completes, and does not go
 }
 
 // Preempt returns the jobs that wait for room, may preempt others, and are to be sent to a node: to a
-// node whose GPUs would do with all preemptible jobs gone, whichever GPUs these have. A node is sent one
-// job at a time. Where jobs on several nodes, with features or in a reservation can run is not known.
-// For a job taking all GPUs of its node slurmctld preempts by itself, since the job's booked memory is
-// consumed.
+// node whose GPUs would do if all jobs had gone that the job may preempt, whichever GPUs these have. A
+// node is sent one job at a time. Where jobs on several nodes, with features or in a reservation can run
+// is not known. For a job that takes all GPUs of its node slurmctld preempts by itself, since the memory
+// that such a job books is consumed.
 func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preemption, ours func(partition string) bool,
 	sizes Sizes, now time.Time) []Preemptor {
 	on := map[string][]occupant{}
@@ -106,8 +106,8 @@ func preemptible(j *schedule.Job, partition string) schedule.Preemptible {
 	return schedule.Preemptible{Partition: partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
 }
 
-// makesRoom tells whether a job would have its GPUs on the node with all jobs gone that
-// the job, as one of selves, may preempt, and how many GPUs the others have at most.
+// makesRoom tells whether a job would have its GPUs on the node if all jobs had gone
+// that it may preempt, as one of selves, and how many GPUs the others have at most.
 func makesRoom(selves []schedule.Preemptible, n *schedule.Node, there []occupant, gpus int, rules *schedule.Preemption,
 	now time.Time) (keepers int, ok bool) {
 	for _, self := range selves {

@@ -17,11 +17,11 @@ import (
 
 // Releases are the jobs released by the steward.
 //
-// slurmctld compares a job's constraint with all nodes of the cluster. Where the only nodes satisfying the
+// slurmctld compares a job's constraint with all nodes of the cluster. Where the only nodes that satisfy the
 // constraint are no nodes for the job (of another partition, without the features, not named), slurmctld believes
-// the job can never run, and holds the job: BadConstraints, priority 0 (_build_node_list and schedule, 24.11.5 to
+// that the job can never run, and holds it: BadConstraints, priority 0 (_build_node_list and schedule, 24.11.5 to
 // 26.05.3). Nothing but a release ends the hold, and a release before a node of the job's satisfies the constraint
-// ends in the same.
+// ends in the same way.
 type Releases map[task]released
 
 // task is a job, or a task of an array.
@@ -38,8 +38,8 @@ const (
 	releasesOfUser = 8
 )
 
-// A job held again at once waits for something else than GPUs (more memory than any free node has, say), or others
-// were faster. The next release comes after releaseAgain, then after twice as long, and so on.
+// A job that is held again at once waits for something else than GPUs (more memory than any free node has, say),
+// or others were faster. The next release comes after releaseAgain, then after twice as long, and so on.
 const (
 	releaseAgain     = 10 * time.Second
 	longestReleaseIn = 5 * time.Minute
@@ -98,7 +98,7 @@ type places struct {
 	searches map[uint32]int     // of a user
 }
 
-// wish tells searches apart.
+// wish is what tells one search from another.
 type wish struct {
 	uid                           uint32
 	partition, reqNodes, features string
@@ -106,8 +106,9 @@ type wish struct {
 	mib                           int64
 }
 
-// take tells whether as many nodes as a job asks for, of the nodes open to the job, satisfy the job's constraint
-// by their published counts. A user's further searches are not made: users decide how many jobs wait.
+// take tells whether as many nodes as a job asks for, of the nodes that the job can have, satisfy the job's
+// constraint by the counts that they publish. A user's further searches are not made: users decide how many jobs
+// wait.
 func (p *places) take(j *schedule.Job) bool {
 	at := wish{j.UID, j.Partition, j.ReqNodes, j.Features, j.GPUs, j.NodeCount, j.MiB}
 	can, known := p.known[at]
@@ -159,7 +160,7 @@ func (p *places) countsOf(i int) map[string]int64 {
 		p.counts = make([]map[string]int64, len(p.in.Nodes))
 	}
 	if p.counts[i] == nil {
-		p.counts[i], _ = extra.Counts(p.in.Nodes[i].Extra) // a text other than JSON has none
+		p.counts[i], _ = extra.Counts(p.in.Nodes[i].Extra) // a text that is no JSON has none
 		if p.counts[i] == nil {
 			p.counts[i] = map[string]int64{}
 		}

@@ -2,10 +2,10 @@
 
 // Package steward keeps requests from waiting for ever. slurmctld cannot plan the start of a
 // request whose constraint no node satisfies at the moment, so smaller jobs pass the request
-// again and again. The steward finds the request and the node soonest free for the request;
-// the node then keeps GPUs for the job.
-// One agent of the cluster is the steward. Its decision travels in the node's Extra (package
-// extra): Slurm stays the only bus between nodes.
+// again and again. The steward finds such a request and the node that will be free for it
+// soonest; this node then keeps GPUs for the job. One agent of the cluster is the steward.
+// Its decision travels in the node's Extra (package extra): Slurm stays the only bus between
+// nodes.
 package steward
 
 import (
@@ -21,12 +21,12 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// Hold is a job with GPUs to keep on a node. Everybody reads a node's Extra: slurmctld names the job's user,
-// to permitted readers.
+// Hold is a job that a node is to keep GPUs for. Everybody can read a node's Extra: whose the job is,
+// slurmctld tells only those who may know.
 type Hold struct {
 	JobID uint32
 	GPUs  int       // of one node
-	MiB   int64     // needed; 0: all of each
+	MiB   int64     // MiB of each GPU that the job needs; 0: all of each
 	Since time.Time // when the steward decided
 
 	// Preempts is the tag (extra.Tags) of the user of a job sent to the node, where the job may preempt
@@ -78,8 +78,8 @@ func isTag(s string) bool {
 	}) < 0
 }
 
-// PreemptKey is the key of the count in Extra while a job is sent to the node to preempt others; empty:
-// there is none.
+// PreemptKey is the key of the count that stands in Extra while a job is sent to the node to preempt
+// others; empty: there is none.
 func (h Hold) PreemptKey() string {
 	if h.Preempts == "" {
 		return ""
@@ -88,7 +88,8 @@ func (h Hold) PreemptKey() string {
 }
 
 // SetWords puts words into a node's Extra, by their keys, or takes them out (empty). With a hold comes, or goes,
-// the count to send a preempting job there. A node with such a count of its own puts its own back.
+// the count that sends its job there if the job may preempt others. A node that has such a count of its own puts
+// that back.
 func SetWords(text string, words map[string]string) (_ string, err error) {
 	before, _ := HoldIn(text)
 	for key, word := range words {
@@ -124,7 +125,7 @@ type Sizes struct {
 }
 
 // takesAll tells whether a job takes all GPUs of its nodes. slurmctld plans the job's start by the consumed
-// memory, and the job's constraint only asks all GPUs to be well.
+// memory, and the job's constraint asks only that all GPUs are well.
 func (s Sizes) takesAll(j *schedule.Job) bool {
 	full := smallest(s.FullMiB, j.Partition)
 	if full == 0 || j.MiB < full {
@@ -138,7 +139,7 @@ func (s Sizes) takesAll(j *schedule.Job) bool {
 	return true
 }
 
-// Input is the cluster as told by slurmctld.
+// Input is the cluster as slurmctld describes it.
 type Input struct {
 	Sizes
 	Queue []schedule.Job // pending and running jobs of our partitions
@@ -157,8 +158,8 @@ type Decision struct {
 }
 
 // Decide returns the next decision. ok is false when nobody has waited too long, or no
-// node can. GPUs are kept for one job of a user at a time: else a user with a hundred
-// large jobs has GPUs kept on a hundred nodes.
+// node can. GPUs are kept for one job of a user at a time: else a user who submits a
+// hundred large jobs would have GPUs kept on a hundred nodes.
 func Decide(in Input) (d Decision, ok bool) {
 	d, ok, _ = decide(in)
 	return d, ok

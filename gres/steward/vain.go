@@ -19,18 +19,18 @@ import (
 )
 
 // VainAfter is how long the GPUs of a hold must have been offered to its job, when its time is
-// over, for the hold to have been in vain: the job cannot start there for a reason not seen
-// here (licenses, memory, cores). slurmctld looks at all jobs several times in VainAfter.
+// over, for the hold to have been in vain: the job cannot start there for a reason that is not
+// seen here (licenses, memory, cores). slurmctld looks at all jobs several times in VainAfter.
 const VainAfter = 5 * time.Minute
 
 // longestRest is the longest time without a hold for a job whose holds were in vain.
 const longestRest = 24 * time.Hour
 
-// Vains are the jobs, or arrays, whose holds were in vain. The job gets no other hold on the same
-// node for as long as the hold lasted, then for twice as long, and so on; else the node would be
-// kept empty for the job for ever. Another node, not excluded by the job say, may have a hold at
-// once, until holdsAtOnce were in vain: then the job gets none at all for the same time. A node
-// unable to keep the hold is skipped too, but says nothing of the job.
+// Vains are the jobs, or arrays, whose holds were in vain. Such a job gets no other hold on the
+// same node for as long as the hold lasted, then for twice as long, and so on; else the node
+// would be kept empty for the job for ever. Another node, which the job does not exclude say, may
+// have a hold at once, until holdsAtOnce were in vain: then the job gets none at all for the same
+// time. A node that could not keep the hold is skipped too, but says nothing of the job.
 type Vains map[uint32]vain
 
 type vain struct {
@@ -55,7 +55,8 @@ func hashOf(node string) uint16 {
 	return uint16(sum ^ sum>>16)
 }
 
-// VainWord is the word extra.Vain, by which a node calls a hold in vain, or impossible to keep.
+// VainWord is the word extra.Vain, in which a node says that a hold was in vain, or cannot be
+// kept.
 func VainWord(h Hold) string { return fmt.Sprintf("%d:%d", h.JobID, h.Since.Unix()) }
 
 // numbersOf are the numbers in the word of VainWord, and in each entry of the word of
@@ -76,7 +77,7 @@ func numbersOf(word string) (list [][]int64) {
 	return list
 }
 
-// Learn takes over the word of another steward.
+// Learn takes over the word that another steward has left.
 func (v Vains) Learn(word string, now time.Time) {
 	for _, n := range numbersOf(word) {
 		if len(n) >= 4 && v[uint32(n[0])].since < n[2] {
@@ -89,15 +90,15 @@ func (v Vains) Learn(word string, now time.Time) {
 	}
 }
 
-// Said is a node's word on a hold.
+// Said is what a node says of a hold.
 type Said struct {
 	Job   uint32
 	Node  string
 	since int64
 }
 
-// Look takes over the words of nodes, and forgets jobs started since or gone. Look returns
-// the holds in vain not known before.
+// Look takes over what nodes say, and forgets jobs that have started since or have gone.
+// Look returns the holds in vain that were not known before.
 func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, every time.Duration) (list []Said) {
 	said := map[uint32][]Said{}
 	for i := range nodes {
@@ -138,8 +139,8 @@ func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, 
 	return list
 }
 
-// after is the knowledge after another hold. A hold that nobody could keep is over long before
-// its time.
+// after is what is known after one more hold. A hold that no node could keep is over long
+// before its time.
 func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
 	decided := time.Unix(s.since, 0)
 	switch request := requestOf(j); {
@@ -156,7 +157,7 @@ func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
 	return k
 }
 
-// requestOf tells the requests of a job apart.
+// requestOf tells one request of a job from another.
 func requestOf(j *schedule.Job) uint32 {
 	h := fnv.New32a()
 	fmt.Fprint(h, j.GPUs, " ", j.MiB, " ", j.NodeCount, " ", j.Partition, " ",
@@ -174,7 +175,7 @@ func (v Vains) Rests(j *schedule.Job, now time.Time) (all bool, nodes []uint16) 
 }
 
 func (k vain) until() time.Time {
-	if k.holds == 0 { // no node could keep a hold, which may be over soon: a GPU not read, an MPS fault
+	if k.holds == 0 { // no node could keep a hold, and the reason may be over soon: a GPU that was not read, an MPS fault
 		return time.Unix(k.since, 0).Add(VainAfter)
 	}
 	rest := HoldTimeout
@@ -184,8 +185,8 @@ func (k vain) until() time.Time {
 	return time.Unix(k.since, 0).Add(HoldTimeout + rest)
 }
 
-// Word is the word extra.Vains, by which a steward leaves its knowledge of the latest holds to the next
-// steward.
+// Word is the word extra.Vains, in which a steward leaves to the next one what it knows of the latest
+// holds.
 func (v Vains) Word() string {
 	ids := slices.Collect(maps.Keys(v))
 	slices.SortFunc(ids, func(a, b uint32) int { return cmp.Or(cmp.Compare(v[b].since, v[a].since), cmp.Compare(a, b)) })

@@ -18,22 +18,22 @@ import (
 // and a minute until the start is set).
 const BackOff = 16 * time.Minute
 
-// BacksOff tells whether the earliest start of a job is ours: of a job returned to the queue or
-// requeued. slurmctld sets a job's time of submission anew at the return into the queue (job_mgr.c,
-// batch_requeue_fini). A start further away than BackOff from there is the user's, and so is any start
-// of a job never back.
+// BacksOff tells whether the time before which a job does not start is one that CARMA has set: of a
+// job that was returned to the queue or requeued. slurmctld sets a job's time of submission anew when
+// it returns into the queue (job_mgr.c, batch_requeue_fini). A start that is further away than
+// BackOff from there is the user's, and so is any start of a job that was never back.
 func BacksOff(restarts int, submitted, eligible time.Time) bool {
 	return restarts > 0 && eligible.Sub(submitted) <= BackOff
 }
 
 // Waits knows since when requests wait for room. A requeue sets a job's eligible time anew
-// (job_mgr.c, batch_requeue_fini), also when a Prolog returns the job to the queue at once: the
-// job would never have waited long. The user's own acts, a hold, a later start, a dependency, set
-// the eligible time anew as well: a job's time spent so does not count.
+// (job_mgr.c, batch_requeue_fini), also when a Prolog returns the job to the queue at once: such
+// a job would never have waited long. What its user does to the job, a hold, a later start, a
+// dependency, sets the eligible time anew as well: time that a job spends so does not count.
 type Waits map[request]wait
 
-// request is a job, or a task of an array, which is given a job id of its own at its
-// first start.
+// request is a job, or a task of an array, which is given a job id of its own when
+// it first starts.
 type request struct {
 	job  uint32 // or its array
 	task uint32
@@ -43,15 +43,16 @@ type wait struct {
 	since, seen int64 // Unix time
 	eligible    int64 // as slurmctld says
 	restarts    int
-	heard       bool // from another steward; not seen yet
+	heard       bool // learnt from another steward; not seen yet
 }
 
-// prologs is longer than any Prolog returning its job: hooks.wait is five minutes at
-// most, hooks.deadline one.
+// prologs is longer than any Prolog takes that returns its job: hooks.wait is five
+// minutes at most, hooks.deadline one.
 const prologs = 7 * time.Minute
 
-// Restore gives waiting jobs of the queue the true start of their wait for room.
-// Restore is called every so often: a job on its way back may not be in the queue.
+// Restore gives waiting jobs of the queue the time since which they really wait
+// for room. It is called every so often: a job that is on its way back may not be
+// in the queue.
 func (w Waits) Restore(queue []schedule.Job, now time.Time, every time.Duration) {
 	forget := max(3*every, 5*time.Minute)
 	for i := range queue {
@@ -81,13 +82,13 @@ func (w Waits) Restore(queue []schedule.Job, now time.Time, every time.Duration)
 	}
 }
 
-// look notes a look at a waiting job, and returns since when the job has waited, as if
-// without a break; now if the job does not wait for room at the moment.
+// look notes what a look at a waiting job tells, and returns since when the job has
+// waited, as if without a break; now if the job does not wait for room at the moment.
 func (w Waits) look(r request, j schedule.Job, now time.Time) time.Time {
 	known, ok := w[r]
 	ours := BacksOff(j.Restarts, j.Submitted, j.Eligible)
 	if known.heard && (!ours || known.since > j.Eligible.Unix()) {
-		ok = false // slurmctld knows better, or the user changed the job since
+		ok = false // slurmctld knows better, or the job's user has changed it since
 	}
 	room := !j.Reason.IsOfItsUser() && (ours || !j.Eligible.After(now))
 	eligible := j.Eligible.Unix()
@@ -100,7 +101,7 @@ func (w Waits) look(r request, j schedule.Job, now time.Time) time.Time {
 		return now
 	case !ok:
 		known.since = min(eligible, now.Unix()) // a Prolog puts a start off, and the agent brings the start forward
-	case eligible > known.seen && j.Restarts == known.restarts && !ours: // the user's hold or the like has ended
+	case eligible > known.seen && j.Restarts == known.restarts && !ours: // a hold, say, that the user had set has ended
 		known.since += eligible - known.seen
 	}
 	w[r] = wait{since: known.since, seen: now.Unix(), eligible: eligible, restarts: j.Restarts}
@@ -113,8 +114,8 @@ func (w Waits) look(r request, j schedule.Job, now time.Time) time.Time {
 // most bounds the word, which comes with every answer about the nodes.
 const most = 512
 
-// Word is the word extra.Waits, by which a steward tells the next which jobs have waited longer than
-// slurmctld says: the jobs of the longest waits.
+// Word is the word extra.Waits, in which a steward leaves to the next one which jobs have waited
+// longer than slurmctld says, the jobs with the longest waits.
 func (w Waits) Word() string {
 	var longer []request
 	for r, known := range w {
@@ -132,7 +133,7 @@ func (w Waits) Word() string {
 	return strings.Join(entries, ",")
 }
 
-// Learn takes over the word of another steward, but for jobs known already.
+// Learn takes over the word that another steward has left, but for jobs that are known already.
 func (w Waits) Learn(word string, now time.Time) {
 	for entry := range strings.SplitSeq(word, ",") {
 		f := strings.Split(entry, ":")

@@ -115,7 +115,7 @@ func EndOf(code, signal int, ranS float64) End {
 	return Later
 }
 
-// Outcome is what is decided.
+// Outcome is the decision on a job.
 type Outcome string
 
 // The outcomes.
@@ -214,7 +214,7 @@ func (e Evidence) words() string {
 	return "it says that memory was not enough"
 }
 
-// seen is what NVML saw.
+// seen describes the memory that NVML saw.
 func (e Evidence) seen() string {
 	used := fmt.Sprintf("it used %s of the %s that it booked", usertext.GiB(e.PeakMiB), usertext.GiB(e.BookedMiB))
 	switch {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook is what slurmd starts: Prolog, TaskProlog and Epilog with the real world
-// around package prolog.
+// Package hook holds the programs that slurmd starts: Prolog, TaskProlog and Epilog
+// with the real world around package prolog.
 package hook
 
 import (
@@ -36,9 +36,9 @@ import (
 
 var owners = resident.Proc{Root: "/proc"}
 
-// A hook ends with status 0 whatever happens: any other drains the node. Failures
-// stand in the log. The only exception is a Prolog at a site that wants a node
-// drained for a fault of its own (hooks.strict).
+// A hook ends with status 0 whatever happens: any other drains the node. Errors
+// stand in the log. The only exception is a Prolog at a site that wants its
+// node drained for a fault of its own (hooks.strict).
 
 // Prolog is Slurm's Prolog. path is carma.toml's.
 func Prolog(ctx context.Context, path string) error {
@@ -80,19 +80,21 @@ func startedByStepd() bool {
 	return o.JobID != 0 && !o.Claimed
 }
 
-// OneThread is for processes that do one thing after the other and end: a fifth of
-// a Prolog's cost went into threads looking for work.
+// OneThread is for processes that do their work in sequence and end: a fifth of a
+// Prolog's cost went into threads that look for work.
 func OneThread() { runtime.GOMAXPROCS(1) }
 
 // step is the work of a hook.
 type step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger, sctl.Client) error
 
-// run makes the hooks' common preparations, takes the step and swallows its error.
+// run prepares the resources shared by the hooks, takes the step and swallows its
+// error.
 func run(ctx context.Context, path, name string, step step) (failed error) {
 	OneThread()
 	syscall.Umask(0o077)
-	// Files left open by slurmd are for no child of ours, least of all a reader
-	// of a user's text. An old kernel (before 5.11) lacks the call.
+	// Descriptors that slurmd left open are for no child of ours, least of all a
+	// child that reads a user's text. An old kernel (before 5.11) has no such
+	// call.
 	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("hook", name)
 	defer func() {
@@ -142,8 +144,9 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
 
-// withoutConfig does what can be done on a node without a usable carma.toml: a job with GPUs returns
-// to the queue, for here the job would see none. Where slurmctld does not answer, its tasks wait.
+// withoutConfig does what is possible on a node without a usable carma.toml: a job with GPUs
+// returns to the queue, for here the job would see none. Where slurmctld does not answer, its tasks
+// wait.
 func withoutConfig(ctx context.Context, path, name string, h jobenv.Hook, log *slog.Logger) error {
 	c := config.Default()
 	n := NewNode(c, h.Node, log)
@@ -217,7 +220,7 @@ func sampleElsewhere(ctx context.Context, config string, book *lease.Ledger) ([]
 	return readings, nil
 }
 
-// TaskProlog is Slurm's TaskProlog; run as the job's user.
+// TaskProlog is Slurm's TaskProlog, which runs as the job's user.
 func TaskProlog(_ context.Context, path string) error {
 	OneThread()
 	if prolog.Told(os.Getenv) {
@@ -226,7 +229,7 @@ func TaskProlog(_ context.Context, path string) error {
 	c, err := config.Load(path, os.ReadFile)
 	if err != nil {
 		// The job's lease may stand in the default place. If not, the task sees no
-		// GPU: the numbers given by Slurm are slots.
+		// GPU: the numbers that Slurm gave it are slots.
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 		c = config.Default()
 	}

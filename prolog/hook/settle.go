@@ -27,7 +27,7 @@ func Settle(ctx context.Context, path string) error {
 	})
 }
 
-// settleLater starts a process that outlives the Prolog: slurmd waits until nobody has
+// settleLater starts a process that outlives this Prolog: slurmd waits until nobody has
 // its output open any more, and ends the rest of the Prolog's process group.
 func settleLater(path string) error {
 	cmd := exec.Command("/proc/self/exe", "--config", path, SettleCommand)

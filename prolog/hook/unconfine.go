@@ -9,8 +9,8 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// UnconfineCommand is the command of carma-node that lifts the confinement of jobs, when
-// CARMA is removed; packages start it.
+// UnconfineCommand is the command of carma-node that removes the confinement of jobs,
+// when CARMA is removed; packages start it.
 const UnconfineCommand = "unconfine"
 
 // Unconfine leaves nothing of CARMA in the cgroups and on the device nodes of a node.

@@ -29,9 +29,9 @@ const (
 const markTail = 4096
 
 // Mark is where a file ended when a job started. Appended output
-// (--open-mode=append, JobFileAppend=1) keeps the text of earlier runs, and an old
-// message must not requeue the job again; output truncated and written anew must be
-// read from its beginning, however long by now.
+// (--open-mode=append, JobFileAppend=1) keeps the text of earlier runs, and an
+// old message must not requeue the job again; output truncated and written anew
+// must be read from its beginning, however long by now.
 type Mark struct {
 	Exists  bool
 	Dev     uint64
@@ -78,9 +78,9 @@ func look(op Op, file File) Reply {
 }
 
 // open opens a regular file for reading and nothing else: O_NONBLOCK keeps a
-// FIFO without a writer from blocking, magic links in /proc are not followed,
-// and the opened file is judged by its descriptor. A setting below /proc/sys that
-// root alone may read can be opened, as the kernel asks for the effective uid there
+// FIFO without a writer from blocking, magic links in /proc are not followed, and
+// the opened file is judged by its descriptor. A setting below /proc/sys that root
+// alone may read can be opened, as the kernel asks for the effective uid there
 // (fs/proc/proc_sysctl.c); the setting has no size, and no more than its size is
 // read of a file.
 func open(path string) (*os.File, unix.Stat_t, State) {
@@ -122,7 +122,7 @@ func tailHash(f io.ReaderAt, size int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// scan looks at the text written since from, at most maxHead and maxTail of it.
+// scan looks at the text written since from, at most maxHead and maxTail bytes.
 func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	start, err := begin(f, st, from)
 	if err != nil {
@@ -131,7 +131,7 @@ func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	pieces := []io.Reader{io.NewSectionReader(f, start, st.Size-start)}
 	gap := max(st.Size-start-maxHead-maxTail, 0)
 	if gap > 0 {
-		// The line that the gap cuts ends before it.
+		// The line that the gap cuts ends before the gap.
 		pieces = []io.Reader{io.NewSectionReader(f, start, maxHead), strings.NewReader("\n"),
 			io.NewSectionReader(f, st.Size-maxTail, maxTail)}
 		gap--
@@ -151,9 +151,9 @@ func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	return nil
 }
 
-// begin tells where this run's text begins: at the mark if the file is unchanged up
-// to there, else at 0. A file of the same length, written since, was written anew
-// by a run of the same script.
+// begin tells where this run's text begins: at the mark if the file is
+// unchanged up to there, else at 0. A file of the same length that was written
+// since was written anew by a run of the same script.
 func begin(f io.ReaderAt, st unix.Stat_t, from Mark) (int64, error) {
 	switch {
 	case !from.Exists, from.Dev != st.Dev, from.Ino != st.Ino, from.Size > st.Size:

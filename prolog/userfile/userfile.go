@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userfile looks into a file that a user named, with that user's rights.
+// Package userfile looks into a file named by a user, with that user's rights.
 //
 // Prolog and Epilog run as root, and a job's stderr may be anything: a link to
 // /etc/shadow, a FIFO, a file on a mount that hangs. So the program starts
@@ -37,11 +37,11 @@ import (
 )
 
 // Command is the argument with which a program must call Child. The user's id
-// follows it.
+// follows.
 const Command = C.USERFILE_COMMAND
 
-// Deadline is how long Run waits for a child: a slower file is not worth a job's
-// start.
+// Deadline is how long Run waits for a child: a slower file is not worth a
+// job's start.
 const Deadline = 2 * time.Second
 
 // Op is the child's task with the file.
@@ -96,7 +96,7 @@ type Reply struct {
 	QuietS    int64 // how long ago its file was written
 }
 
-// weight is that of the message.
+// weight is the weight of the message.
 func (r Reply) weight() int {
 	for _, s := range oomscan.Signatures {
 		if s.ID == r.Signature && s.Kind == r.Kind && s.Grade == r.Grade {
@@ -106,9 +106,9 @@ func (r Reply) weight() int {
 	return 0
 }
 
-// check refuses an answer that no child of ours gives: the child reads the user's
-// text, and the words stored and shown must be our own even if the text got the
-// better of the child.
+// check refuses an answer that no child of ours gives: the child reads the
+// user's text, and the words stored and shown must be our own even if the text
+// got the better of the child.
 func (r Reply) check() error {
 	if !slices.Contains(states, r.State) {
 		return errors.New("unknown state")
@@ -147,9 +147,9 @@ type User struct {
 // steps, in base64.
 const maxAsk = 1 << 20
 
-// Run asks a child that reads with u's rights. Run returns after Deadline, or when
-// ctx ends, even if the child cannot be killed, hanging in a system call on a dead
-// mount.
+// Run asks a child that reads with u's rights. Run returns after Deadline, or
+// when ctx ends, even if the child cannot be killed, as it hangs in a system call
+// on a dead mount.
 func Run(ctx context.Context, u User, ask Ask) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, Deadline)
 	defer cancel()
@@ -189,7 +189,8 @@ func run(ctx context.Context, u User, ask Ask) (reply Reply, err error) {
 	return reply, nil
 }
 
-// command is the child, before the child has lost its rights (credentials.c).
+// command is the child, before the child has given up its privileges
+// (credentials.c).
 func command(ctx context.Context, u User) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", Command, strconv.FormatUint(uint64(u.UID), 10))
 	cmd.Dir = "/"
@@ -205,7 +206,8 @@ func command(ctx context.Context, u User) *exec.Cmd {
 	return cmd
 }
 
-// exitRoot is the child's status when the child could not give up root's rights.
+// exitRoot is the child's status when the child could not give up root's
+// privileges.
 const exitRoot = 3
 
 func explain(err error) error {

@@ -16,7 +16,7 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// version is that of the job's token.
+// version is the version of the job's token.
 const version = 1
 
 // AppendJob appends the token that job_submit gives to each job, without fmt
@@ -46,7 +46,7 @@ const (
 	OOM       = "oom"
 	Timeslot  = "timeslot"
 	MPSFault  = "mps-fault"
-	Neighbour = "neighbour" // it failed at its start while a co-located job began, ended or grew
+	Neighbour = "neighbour" // the job failed at its start while a co-located job began, ended or grew
 )
 
 const (
@@ -63,7 +63,7 @@ func Retry(reason, signature, key, value string) string {
 	return fmt.Sprintf(retryWord+reasonIs+`%q,%q:"%s"}`, reason, key, plain(value))
 }
 
-// Slot is the token of a job that is requeued as attempt restart for its next time slot.
+// Slot is the token of a job requeued as attempt restart for its next time slot.
 func Slot(restart uint32) string {
 	return fmt.Sprintf(retryWord+reasonIs+`%q,"restart":%d}`, Timeslot, restart)
 }

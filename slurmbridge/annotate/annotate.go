@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package annotate decides slurmctld's additions to a job at submission: the
-// GPU memory booked, and the facts for the hooks on the node. The package is
+// Package annotate decides what slurmctld adds to a job at submission: how much
+// GPU memory is booked, and what the hooks on the node are told. The package is
 // pure and runs inside slurmctld (on libcarma's worker thread).
 package annotate
 
@@ -60,13 +60,13 @@ type TRES struct {
 	PerTask   string // --gpus-per-task
 }
 
-// Annotation is the addition to a job.
+// Annotation is what is added to a job.
 type Annotation struct {
 	Managed bool   // false: leave the job unchanged
 	TRES    TRES   // the four lists with the booking in PerNode
 	Extra   string // the constraint by which slurmctld looks for a node, with the user's own
 
-	jobenv.Carma        // the facts for the node's hooks; no GPUs: nothing
+	jobenv.Carma        // what the node's hooks are told; no GPUs: nothing
 	Note         string // why an estimate was not used; for people
 
 	Signal       directive.Signal // before the time limit
@@ -79,7 +79,7 @@ type Annotation struct {
 // EstimateFunc estimates from a summary by a method.
 type EstimateFunc func(method string, s estimator.Spec) (estimator.Estimate, error)
 
-// Site is the part of carma.toml for annotating.
+// Site is the part of carma.toml that annotating needs.
 type Site struct {
 	Partitions       map[string]config.Partition
 	DefaultPartition string
@@ -91,12 +91,12 @@ type Site struct {
 	AllowPolicies    []string
 	MaxSlowdown      float64
 	Tags             extra.Tags
-	// Estimate is estimator.ByMethod, or a function with a memory of answers.
+	// Estimate is estimator.ByMethod, or a function that remembers its answers.
 	Estimate EstimateFunc
 	History  history.Snapshot
 }
 
-// NewSite picks the part for annotating.
+// NewSite picks the part that annotating needs.
 func NewSite(c config.Config, gresPrefix string) Site {
 	return Site{
 		Partitions:       c.Partition,
@@ -182,8 +182,8 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	return a, nil
 }
 
-// Directive is what the job says: by option or variable over its script, else its partition's default. The error
-// is a *directive.Error.
+// Directive is what the job says: by option or variable over its script, else the directive that its partition
+// has for jobs without any. The error is a *directive.Error.
 func (j Job) Directive(partition string) (directive.Directive, error) {
 	d, err := directive.Parse(j.Script)
 	switch {

@@ -61,8 +61,8 @@ func (a *Annotation) estimateSummary(d directive.Directive, part config.Partitio
 	return e.FloorMiB
 }
 
-// SpecOf is the estimator's request for a directive here, where earlier runs tell
-// the error of its base.
+// SpecOf is what the estimator is asked for a directive here, where earlier runs
+// tell how far its base is off.
 func (s Site) SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
 	spec := SpecOf(d, gpus, part)
 	shift := s.History.ShiftMiB(part.GPUMemMiB)
@@ -71,8 +71,8 @@ func (s Site) SpecOf(d directive.Directive, gpus int, part config.Partition) est
 	return spec
 }
 
-// SpecOf is the estimator's request for a directive. gpus is the number of GPUs
-// of one node.
+// SpecOf is what the estimator is asked for a directive. gpus is the number of
+// GPUs of one node.
 func SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
 	spec := estimator.Spec{
 		Summary: d.Summary, Batch: d.Batch, Seq: d.Seq, Input: d.Input, GPUs: gpus,

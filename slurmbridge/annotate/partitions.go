@@ -10,10 +10,10 @@ import (
 
 // Partition returns the partition that the job is booked for, and its name for people;
 // false if it names none of CARMA's. slurmctld starts a job with several partitions in
-// any of them: the job is booked to run in each of CARMA's, by the smallest GPUs, the
-// fewest of a node, the shortest time slot, and shared where all share; a directive
-// for jobs without their own counts where all have the same. In another partition it
-// starts only on nodes that CARMA counts too.
+// any of them: the job is booked so that it can run in each partition of CARMA's, by
+// the smallest GPUs, the fewest of a node, the shortest time slot, and shared where
+// all share; a directive for jobs that say nothing counts where all have the same. In
+// another partition it starts only on nodes that CARMA counts too.
 func (s Site) Partition(names string) (name string, part config.Partition, ok bool) {
 	if names == "" {
 		names = s.DefaultPartition

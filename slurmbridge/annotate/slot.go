@@ -10,9 +10,10 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// slot applies the partition's time slot, and the job's wish for the end of its
-// time. A job without a time limit gets the slot as its limit; a longer limit
-// is cut to it, which its user is told unless the job is requeued for more.
+// slot applies the partition's time slot, and what the job wants to happen at
+// the end of its time. A job without a time limit gets the slot as its limit; a
+// longer limit is cut to it, which its user is told unless the job is requeued
+// for more.
 func (a *Annotation) slot(d directive.Directive, job Job, name string, part config.Partition, ignoreBad bool) error {
 	a.Signal = d.Signal
 	slot := uint32(part.TimeSlot.D() / time.Minute)

@@ -22,7 +22,7 @@ var Statistics = []string{"mean", "median", "p95", "ema", "risk"}
 // Estimators are the names that submit.estimator may have.
 var Estimators = append(method.Names(), method.None)
 
-// check returns the first impossible value, keys in file order.
+// check returns the first value that makes no sense, keys in file order.
 func (c *Config) check() *KeyError {
 	for _, f := range []func() *KeyError{
 		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets,
@@ -48,7 +48,8 @@ func (c *Config) checkSlurm() *KeyError {
 	return nil
 }
 
-// directiveError tells the error in the keys for jobs without their own; empty: no error.
+// directiveError says what is wrong with the keys for jobs that have none of their own;
+// empty: nothing is.
 func directiveError(p Partition) string {
 	d, err := directive.Directive{}.With(p.Directive, directive.OfPartition)
 	var e *directive.Error

@@ -95,8 +95,8 @@ type Partition struct {
 
 	TimeSlot Duration `toml:"time_slot"` // longest time limit; at its end a job with requeue=timeout is requeued; 0: none
 
-	// A process's GPU memory before any allocation: CUDA context and kernels,
-	// without and with cuDNN. 0: the estimator's default.
+	// The GPU memory that a process holds before it has allocated any: CUDA
+	// context and kernels, without and with cuDNN. 0: the estimator's default.
 	BaseCuBLASMiB int64 `toml:"base_cublas_mib"`
 	BaseCuDNNMiB  int64 `toml:"base_cudnn_mib"`
 }
@@ -137,8 +137,8 @@ func (p Placement) IdleOnly() bool {
 		func(other string) bool { return other != exclusive })
 }
 
-// NodeSet holds other settings for some nodes. A zero value stands for the
-// setting of all nodes.
+// NodeSet holds the settings that differ on some nodes. A zero value stands for
+// the setting of all nodes.
 type NodeSet struct {
 	Nodes       string  `toml:"nodes"` // a Slurm node list: gpu[1-4,9]
 	Policy      string  `toml:"policy"`
@@ -158,7 +158,7 @@ type MPS struct {
 	Control string `toml:"control"` // path of nvidia-cuda-mps-control
 }
 
-// Devices are the device nodes of the GPUs, and access to each.
+// Devices are the device nodes of the GPUs, and who opens which.
 type Devices struct {
 	Confine string `toml:"confine"` // auto, cgroup, acl, none: what keeps jobs from GPUs that are not theirs
 	Names   string `toml:"names"`   // auto, uuid, ordinal: how CUDA_VISIBLE_DEVICES names a job's GPUs
@@ -179,8 +179,8 @@ type Hooks struct {
 // Longest is how long a Prolog takes at most.
 func (h Hooks) Longest() time.Duration { return h.Wait.D() + h.WaitInteractive.D() + h.Deadline.D() }
 
-// Recovery is the treatment of a job after death by GPU memory, where its partition
-// has a recovery partition.
+// Recovery is the treatment of a job that ran out of GPU memory, where its
+// partition has a recovery partition.
 type Recovery struct {
 	// alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
 	Retry string `toml:"retry"`
@@ -191,7 +191,7 @@ type Hold struct {
 	After Duration `toml:"after"` // a large request has waited so long; 0: never
 }
 
-// Idle is the treatment of a job with GPUs held and unused.
+// Idle is the treatment of a job that holds GPUs and does not use them.
 type Idle struct {
 	Action string   `toml:"action"` // none: it is shown; notify: its user is told too; cancel: it is told, and cancelled
 	After  Duration `toml:"after"`  // unused for so long
@@ -203,14 +203,15 @@ type Export struct {
 	DCGMJobDir string `toml:"dcgm_job_dir"` // for dcgm-exporter's --hpc-job-mapping-dir
 }
 
-// Accounting holds the records kept of jobs and GPUs, and their other readers.
+// Accounting says which records of jobs and GPUs are kept, and who else gets
+// them.
 type Accounting struct {
 	KeepRecords Duration `toml:"keep_records"` // of jobs; 0: for ever
 	KeepSamples Duration `toml:"keep_samples"` // 0: for ever
 	Forward     string   `toml:"forward"`      // none, slurmdbd
 }
 
-// History is job_submit's lesson from earlier runs.
+// History is what job_submit learns from earlier runs.
 type History struct {
 	File string `toml:"file"` // snapshot, on the machine of slurmctld; empty: none
 }

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Variable is a job's value of a variable not set by its user. Empty: nothing.
+// Variable is the value that a job gets for a variable not set by its user. Empty:
+// nothing.
 type Variable struct {
 	Sharing  string `toml:"sharing"`  // jobs that share their GPU
 	Learning string `toml:"learning"` // jobs that run alone so that later runs can share
@@ -35,8 +36,8 @@ const (
 
 // frameworks are the defaults. JAX takes 75 % of the card at its start unless told
 // otherwise, TensorFlow all of it; either would be learned as the job's need, and under a
-// limit both are refused until they have come down to it. JAX's fraction is the most for
-// JAX to grow to: all of the booking, for nine tenths are less than what a job needs that
+// limit both are refused until they have come down to it. JAX's fraction is the most that
+// JAX grows to: all of the booking, for nine tenths are less than what a job needs that
 // books 5 % more than its peak. It has two names: JAX raises "XLA_CLIENT_MEM_FRACTION is
 // specified together with XLA_PYTHON_CLIENT_MEM_FRACTION" of both, and all its releases
 // take the old one. TensorFlow keeps 1.5 GiB and more of what is free to the system, which

@@ -18,8 +18,8 @@ import (
 	"strings"
 )
 
-// Limits of what is read. A script may be 4 MiB (slurm.conf max_script_size);
-// what is beyond these limits is refused by name instead of being read.
+// Limits of reading. A script may be 4 MiB (slurm.conf max_script_size); text
+// beyond these limits is refused, with the limit's name, instead of being read.
 const (
 	MaxLines       = 200     // #CARMA lines, without summary lines
 	MaxWordBytes   = 8 << 10 // of all of them: a word costs more than its bytes
@@ -31,10 +31,10 @@ const (
 )
 
 // maxKept is how much of a summary is kept: more than the estimator takes
-// (summary.MaxBytes), so that it sees that there is too much of it.
+// (summary.MaxBytes), so that the estimator sees that there is too much.
 const maxKept = 256<<10 + 1
 
-// What a script that is longer than it may be is told.
+// Messages for a script that is too long.
 var (
 	headerTooLong = fmt.Sprintf("the leading comment block is longer than %d MiB", MaxHeader>>20)
 	headerTooTall = fmt.Sprintf("the leading comment block has more than %d lines; print less of the model or give mem=",
@@ -62,7 +62,7 @@ func (p Policy) Placement() string {
 }
 
 // Signal is what a job is warned with before its time limit, as by sbatch
-// --signal. The zero value: it is not.
+// --signal. The zero value: no signal.
 type Signal struct {
 	Number  int
 	Seconds int  // before the end; Slurm may be a minute early
@@ -94,7 +94,7 @@ type Directive struct {
 	MaxSlowdown float64 // slowdown=, times its time alone
 
 	Signal  Signal // signal=
-	Requeue bool   // requeue=timeout: requeue it when the time slot is over
+	Requeue bool   // requeue=timeout: requeue the job when the time slot is over
 	Job     string // job=, the name of what runs, by which CARMA learns
 	// Vars are the names, in order, of variables whose values tell runs apart: vars=.
 	Vars []string

@@ -46,13 +46,14 @@ var (
 )
 
 const (
-	// mostOfJob is what slurmctld takes (job_mgr.c, _test_strlen).
+	// mostOfJob is the longest text that slurmctld takes (job_mgr.c,
+	// _test_strlen).
 	mostOfJob = 1023
 	// room is left for the larger numbers of a booking that is raised.
 	room = 64
 )
 
-// Join adds CARMA's constraint to the one that a job's user wrote, which stays in force.
+// Join adds CARMA's constraint to the constraint of the job's user, which stays in force.
 func Join(users, ours string) (string, error) {
 	users = strings.TrimSpace(users)
 	if users == "" {
@@ -68,7 +69,7 @@ func Join(users, ours string) (string, error) {
 	return both, nil
 }
 
-// check reads a constraint as slurmctld does, for what it refuses it refuses without a reason
+// check reads a constraint as slurmctld does, which refuses constraints without a reason
 // (src/common/extra_constraints.c, 23.11 to 26.05): leaves KEY OP VALUE, joined on each level by
 // one of & (or a comma) and |.
 func check(text string) error {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extra reads and writes Slurm's Extra fields: the offer of a node's GPUs to a job stands
-// in the node's Extra, a flat JSON object, and a job's demand on a node in the job's --extra, a
-// constraint on the keys of that object. slurmctld compares both with
+// Package extra reads and writes Slurm's Extra fields: what a node's GPUs can give a job stands
+// in the node's Extra, a flat JSON object, and what a job asks of a node in the job's --extra, a
+// constraint on the keys of the object. slurmctld compares both with
 // SchedulerParameters=extra_constraints (src/common/extra_constraints.c). From 24.11 on srun and
 // salloc wait for a constraint, too; below that CARMA publishes nothing.
 package extra
@@ -70,7 +70,7 @@ func write(o map[string]json.RawMessage) (string, error) {
 	return strings.TrimSpace(b.String()), nil
 }
 
-// isCount tells whether a key is of a count: All, or carma and a number.
+// isCount tells whether a key is the key of a count: All, or carma and a number.
 func isCount(key string) bool {
 	rest, ours := strings.CutPrefix(key, prefix)
 	return key == All || ours && rest != "" && rest[0] >= '0' && rest[0] <= '9'
@@ -91,8 +91,8 @@ func Counts(text string) (map[string]int64, error) {
 	return counts, nil
 }
 
-// SetCounts puts CARMA's numbers into a node's Extra in place of those that are there, and keeps
-// everything else.
+// SetCounts puts CARMA's numbers into a node's Extra in place of those that are there, and
+// keeps everything else.
 func SetCounts(text string, counts map[string]int64) (string, error) {
 	o, err := object(text)
 	if err != nil {
@@ -105,7 +105,7 @@ func SetCounts(text string, counts map[string]int64) (string, error) {
 	return write(o)
 }
 
-// Word is a text of CARMA's in a node's Extra; empty: it is not there.
+// Word is a text of CARMA's in a node's Extra; empty: none.
 func Word(text, key string) string {
 	if !strings.Contains(text, key) { // as of most nodes, of thousands
 		return ""

@@ -9,8 +9,8 @@ import (
 	"carma/estimator/history"
 )
 
-// Carma holds job_submit's additions to a job, and the part told to the hooks on its node.
-// The zero value: the job was not annotated.
+// Carma is what job_submit adds to a job, and what the hooks on its node are told. The
+// zero value stands for a job that was not annotated.
 type Carma struct {
 	Mode        Mode
 	Method      string      // package method
@@ -19,14 +19,15 @@ type Carma struct {
 	EstMiB      int64       // per GPU; 0: unknown
 	FullMiB     int64       // a whole GPU
 	SMActPct    int         // expected; 0: unknown
-	MaxSlowdown float64     // allowed by the user; 0: the site's
+	MaxSlowdown float64     // that its user allows; 0: the site's
 	Key         history.Key // 0: none
-	Policy      string      // placement asked for by the user; empty: the site's
+	Policy      string      // placement that the user asks for; empty: the site's
 	ByNodes     bool        // GPUs follows from the job's nodes and tasks, which must thus stay
-	Learn       bool        // the job runs alone for want of a figure for sharing
+	Learn       bool        // the job runs alone for want of a figure that would let it share
 	Requeue     bool        // the job is requeued when its time slot is over
-	// Counted: slurmctld starts the job where the GPUs can give the booking by the node's Extra
-	// (package extra), or, for a job on All GPUs of its nodes, where all are there and well.
+	// Counted: slurmctld starts the job where the node's Extra says that its GPUs can give the
+	// booking (package extra), or, for a job on All GPUs of its nodes, that all are there and
+	// well.
 	Counted, All bool
 	UnreadLine   int // of the script: meant for CARMA, and not read; 0: none
 
@@ -38,7 +39,7 @@ type Carma struct {
 // Mode is how a job may use its GPUs.
 type Mode string
 
-// The modes. ModeOff is ModeExclusive for a user without CARMA.
+// The modes. ModeOff is ModeExclusive for a user who wants none of CARMA.
 const (
 	ModeShared    Mode = "shared"
 	ModeExclusive Mode = "exclusive"
@@ -52,13 +53,13 @@ const carmaVersion = 1
 // Epilog with this prefix.
 const carmaPrefix = "SPANK_CARMA_"
 
-// EnvSubmit is the shim's own variable.
+// EnvSubmit is the variable that the shim adds.
 const EnvSubmit = "SUBMIT"
 
 // AppendEnv appends to b each variable, as NAME=value between begin and end.
 //
-// AppendEnv does without fmt, as all code of every submission: in slurmctld
-// fmt's code is never in the cache.
+// AppendEnv does without fmt, as does all code that every submission runs
+// through: in slurmctld the code of fmt is never in the cache.
 func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 	if c.GPUs == 0 {
 		return b
@@ -109,9 +110,9 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 	return b
 }
 
-// carmaFromEnv reads AppendEnv's variables. Only slurmctld can have written them (the
-// shim drops those of clients), so an unreadable value is taken as absent and the job
-// as not annotated.
+// carmaFromEnv reads the variables of AppendEnv. Only slurmctld can have written
+// these (the shim drops what clients send), so a value that cannot be read is
+// taken as absent and the job as not annotated.
 func carmaFromEnv(get Getenv) Carma {
 	n := numbers{get: func(name string) string { return get(carmaPrefix + name) }}
 	if n.get("V") != strconv.Itoa(carmaVersion) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jobenv is a typed view of slurmd's environment for Prolog, Epilog and
-// TaskProlog.
+// Package jobenv is a typed view of the environment that slurmd gives to
+// Prolog, Epilog and TaskProlog.
 package jobenv
 
 import (
@@ -16,7 +16,7 @@ import (
 // Getenv looks up a variable, as os.Getenv does.
 type Getenv func(string) string
 
-// Hook holds the facts that Prolog and Epilog get about a job.
+// Hook is what Prolog and Epilog are told about a job.
 type Hook struct {
 	JobKey
 	UID, GID  uint32
@@ -31,7 +31,7 @@ type Hook struct {
 	SLUID     string // the job's other name, from 25.11 on; empty before
 	BatchHost bool   // the batch script runs here
 	OneNode   bool   // the job's only node
-	HetJobID  uint32 // leader of a heterogeneous job, owner of the script; 0: none
+	HetJobID  uint32 // leader of a heterogeneous job, whose script it is; 0: none
 	Slots     []int  // of gres/gpu on this node
 	Exit      Exit   // Epilog only
 	Carma     Carma
@@ -46,8 +46,8 @@ type Exit struct {
 // Failed tells whether the job did not end well.
 func (e Exit) Failed() bool { return e.Code != 0 || e.Signal != 0 }
 
-// FromEnv reads a Prolog's or Epilog's environment. An error means: slurmd did
-// not call the hook.
+// FromEnv reads a Prolog's or Epilog's environment. An error means that slurmd
+// did not call the hook.
 func FromEnv(get Getenv) (Hook, error) {
 	n := numbers{get: get}
 	h := Hook{

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Output names Slurm's values for file name patterns of --output and --error
-// (sbatch(1), "filename pattern").
+// Output names the values that Slurm puts into file name patterns of --output
+// and --error (sbatch(1), "filename pattern").
 type Output struct {
 	JobID      uint32
 	ArrayJobID uint32 // 0: no array
 	ArrayTask  string
 	Name       string
 	User       string
-	Node       string // for %N
+	Node       string // what %N stands for
 	WorkDir    string
 	SLUID      string // from 25.11 on; empty before
 	Restart    uint32
@@ -45,8 +45,8 @@ func (o Output) Path(stdErr, stdOut string) string {
 // unescape drops backslashes, of a pair the first.
 var unescape = strings.NewReplacer(`\\`, `\`, `\`, "")
 
-// expand replaces the % symbols. With a backslash anywhere the name is taken as
-// is, without its backslashes.
+// expand replaces the % symbols. A backslash anywhere means that the name is
+// taken as it stands, without its backslashes.
 func (o Output) expand(pattern string) string {
 	if strings.Contains(pattern, `\`) {
 		return unescape.Replace(pattern)
@@ -92,7 +92,7 @@ func (o Output) symbol(c byte) (value string, numeric, ok bool) {
 		return id, true, true
 	case 'a':
 		if o.ArrayJobID == 0 {
-			return "4294967294", true, true // NO_VAL, as Slurm prints NO_VAL
+			return "4294967294", true, true // NO_VAL, as printed by Slurm
 		}
 		return o.ArrayTask, true, true
 	case 'b': // array task id modulo 10

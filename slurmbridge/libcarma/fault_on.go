@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// fault makes the library misbehave as a script asks, for the tests of
-// slurmctld living through faults. Built only with -tags carmafault.
+// fault makes the library misbehave as a script asks, for the tests that show
+// that slurmctld survives this. Built only with -tags carmafault.
 func fault(script []byte) {
 	switch {
 	case bytes.Contains(script, []byte("carma-fault: panic")):

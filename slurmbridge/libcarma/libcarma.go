@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command libcarma is the shared library loaded into slurmctld by the
-// job_submit shim: a C face on annotate, and nothing else (described in
-// carma.h). The library opens no file but carma.toml, only in carma_configure
-// and carma_tick, which the shim calls when no job waits. The library starts no
-// goroutine.
+// job_submit shim: a C interface to annotate, and nothing else (described in
+// carma.h). The library opens no file but carma.toml, and only in
+// carma_configure and carma_tick, which the shim calls when no job waits. The
+// library starts no goroutine.
 package main
 
 /*
@@ -26,8 +26,8 @@ func main() {}
 
 func init() {
 	// A guest in slurmctld keeps its heap and its threads small. With more than
-	// one processor, threads stealing work sleep with the timer slack given by
-	// the shim (worker.c).
+	// one processor, threads that steal work sleep with the timer slack that the
+	// shim gives them (worker.c).
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(256 << 20)
@@ -36,13 +36,13 @@ func init() {
 //export carma_abi
 func carma_abi() C.int { return C.CARMA_ABI }
 
-// carma_version returns the commands' --version.
+// carma_version returns what --version of the commands prints.
 //
 //export carma_version
 func carma_version() *C.char { return C.CString(version.String()) }
 
 // carma_configure sets where carma.toml is and how this Slurm writes a GRES,
-// and reads the file. Returns NULL or a message for the log.
+// and reads the file. It returns NULL or a message for the log.
 //
 //export carma_configure
 func carma_configure(path, gresPrefix *C.char) (message *C.char) {
@@ -51,8 +51,8 @@ func carma_configure(path, gresPrefix *C.char) (message *C.char) {
 	return errorText(site.load())
 }
 
-// carma_tick reads carma.toml again after a change. Returns NULL or a message
-// for the log.
+// carma_tick reads carma.toml again if the file has changed. It returns NULL or
+// a message for the log.
 //
 //export carma_tick
 func carma_tick() (message *C.char) {

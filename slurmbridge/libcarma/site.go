@@ -33,8 +33,8 @@ type siteFile struct {
 
 var site siteFile
 
-// stamp tells a file from its earlier state. A file becoming readable has the same
-// content and another time of change.
+// stamp tells whether a file is still the same. A file becoming readable has the
+// same content and another time of change.
 type stamp struct {
 	modified, changed syscall.Timespec
 	size              int64
@@ -113,8 +113,8 @@ type historyFile struct {
 	snapshot history.Snapshot
 }
 
-// load reads the file after a change. An unreadable file leaves the history
-// unchanged; the error is told once.
+// load reads the file if it has changed. An unreadable file leaves the history
+// unchanged; the error is logged once.
 func (h *historyFile) load() error {
 	if h.path == "" {
 		h.snapshot = history.Snapshot{}

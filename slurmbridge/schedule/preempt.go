@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Preemption holds which jobs may preempt which, as in slurmctld (slurm.conf(5),
-// preempt.html). The zero value: nobody.
+// Preemption says which jobs may preempt which, as slurmctld has it
+// (slurm.conf(5), preempt.html). The zero value: nobody.
 type Preemption struct {
 	ByPartition bool // PreemptType=preempt/partition_prio
 	ByQOS       bool // preempt/qos
@@ -17,18 +17,18 @@ type Preemption struct {
 	KillWait    time.Duration
 	Rules       map[string]PreemptRule   // by partition, or QOS
 	ExemptIn    map[string]time.Duration // by QOS: its exempt time
-	QOSOf       map[string]string        // by partition: a QOS of its jobs beside their own
+	QOSOf       map[string]string        // by partition: a QOS that its jobs have beside their own
 }
 
-// PreemptRule is the rule of a partition or a QOS.
+// PreemptRule is what is set for one partition or QOS.
 type PreemptRule struct {
 	Tier     int      // of a partition
 	Preempts []string // of a QOS
-	Mode     string   // REQUEUE, CANCEL, OFF, SUSPEND, GANG: for its jobs when preempted
+	Mode     string   // REQUEUE, CANCEL, OFF, SUSPEND, GANG: for its jobs when they are preempted
 	Grace    time.Duration
 }
 
-// Preemptible holds a job's part in preemption.
+// Preemptible is what preemption looks at in a job.
 type Preemptible struct {
 	Partition string
 	QOS       string
@@ -43,14 +43,15 @@ type Eviction struct {
 	Grace  time.Duration
 }
 
-// May tells whether a job may preempt another now, and how. A mode leaving the job's
-// memory on its GPUs (SUSPEND, GANG) frees none.
+// May tells whether a job may preempt another now, and how. A mode that leaves the
+// job's memory on its GPUs (SUSPEND, GANG) frees none.
 //
-// May is stricter than slurmctld: the longest of the exempt times counts
-// (acct_policy_get_preemptable_time takes the first set).
+// May is stricter than slurmctld where slurmctld needs less: the longest of the
+// exempt times counts (acct_policy_get_preemptable_time takes the first that is
+// set).
 func (p Preemption) May(preemptor, victim Preemptible, now time.Time) (e Eviction, ok bool) {
 	if preemptor.Reservation != victim.Reservation {
-		return e, false // the freed GPUs are for others
+		return e, false // what it would free is for others
 	}
 	exempt := max(p.Exempt, p.ExemptIn[victim.QOS], p.ExemptIn[p.QOSOf[victim.Partition]])
 	if exempt > 0 && (victim.Start.IsZero() || now.Sub(victim.Start) < exempt) {
@@ -71,12 +72,12 @@ func (p Preemption) May(preemptor, victim Preemptible, now time.Time) (e Evictio
 	return Eviction{Cancel: b.Mode == "CANCEL", Grace: b.Grace}, true
 }
 
-// endTakes is the time of a job's end beyond KillWait: for its Epilog, and until slurmctld
-// hears of the end.
+// endTakes is how long the end of a job takes beyond KillWait: for its Epilog, and until
+// slurmctld hears of it.
 const endTakes = 30 * time.Second
 
-// Hangs tells whether a job completing since then does not go: a process cannot be
-// killed, or an Epilog hangs. The job keeps its GPUs.
+// Hangs tells whether a job that has been completing since then does not go: a
+// process cannot be killed, or an Epilog hangs. The job keeps its GPUs.
 func (p Preemption) Hangs(completes, now time.Time) bool {
 	return now.Sub(completes) > p.KillWait+endTakes
 }
@@ -95,6 +96,6 @@ func (p Preemption) Preempts(j Preemptible) bool {
 	return false
 }
 
-// ByPriority is a PreemptMode: a job preempts only jobs of lower priority (24.05 and
-// later).
+// ByPriority is a PreemptMode with which a job preempts only jobs of lower priority
+// (24.05 and later).
 const ByPriority = "PRIORITY"

@@ -31,8 +31,9 @@ type Accounted struct {
 }
 
 // accountedFields and namedFields are fields that sacct has in every version from
-// 20.11 on. Text by a user stands in the second alone, which asks for nothing else:
-// the separator stands in sacct's arguments, readable by users while sacct runs.
+// 20.11 on. Text that a user can write stands in the second alone, which asks for
+// nothing else: the separator stands in sacct's arguments, which users can read
+// while sacct runs.
 var (
 	accountedFields = []string{"Cluster", "JobIDRaw", "JobID", "UID", "User", "Partition", "State", "End", "AdminComment"}
 	namedFields     = []string{"Cluster", "JobIDRaw", "Account", "JobName"}
@@ -137,7 +138,7 @@ func parseAccounted(f []string) (j Accounted, ok bool) {
 	return j, true
 }
 
-// ErrComment means: sacctmgr would change others' text in a comment.
+// ErrComment means that sacctmgr would change others' text in a comment.
 var ErrComment = errors.New("what others wrote there would be changed by sacctmgr")
 
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.

@@ -19,12 +19,13 @@ import (
 
 // Questions to slurmctld are of two kinds. Identity (Job, Queue) is for root to act
 // on: numbers, states, partitions. Words (Words) are a user's text, for records and
-// for the job's own request; nobody acts on another job because of words.
+// for the job's own request; nobody acts on another job because of them.
 //
 // Both are read between separators unknown beforehand, for a user's text may hold
-// line breaks and any character: with fixed separators, a job name could read as a
-// line about another job. The separator travels in the environment, which only
-// root can read, and not in the arguments, which everybody can.
+// line breaks and any character: with fixed separators, a job name could be
+// written that reads as a line about another job. The separator travels in the
+// environment, which only root can read, and not in the arguments, which everybody
+// can.
 
 // separator stands after each field of an answer: 128 random bits.
 type separator string
@@ -88,8 +89,8 @@ func (s separator) scan(out io.Reader, n int, each func([]string)) (rest string,
 	return rest, nil
 }
 
-// squeue asks for fields of jobs. squeue says ErrNoJob where slurmctld knows none of
-// the named ids.
+// squeue asks for fields of jobs. The error is ErrNoJob where slurmctld knows none
+// of the ids.
 func (c Client) squeue(ctx context.Context, fields []string, args ...string) ([][]string, error) {
 	s := newSeparator()
 	// In a federation a single job's answer would be its origin's (slurm_load_job).
@@ -160,7 +161,7 @@ func only(rows [][]string, id string) ([]string, error) {
 	return found, nil
 }
 
-// none tells Slurm's words for a missing value.
+// none tells whether a text is one of Slurm's words for a missing value.
 func none(s string) bool { return s == "" || s == "N/A" || s == "(null)" }
 
 // noneEmpty is a field whose absence is an empty text.

@@ -42,8 +42,8 @@ func (j Job) WaitingTasks() Target {
 	return Target{strconv.FormatUint(uint64(j.ArrayJobID), 10)}
 }
 
-// Leader is the target to requeue a heterogeneous job: slurmctld takes the leader's
-// id alone, for all components. For other jobs Leader is the job.
+// Leader is the target by which a heterogeneous job is requeued: slurmctld takes
+// the leader's id alone, for all components. For other jobs Leader is the job.
 func (j Job) Leader() Target {
 	if j.HetJobID != 0 {
 		return Target{strconv.FormatUint(uint64(j.HetJobID), 10)}
@@ -51,8 +51,8 @@ func (j Job) Leader() Target {
 	return j.Target()
 }
 
-// Component is the target to change a component of a heterogeneous job alone. For
-// other jobs Component is the job.
+// Component is the target by which one component of a heterogeneous job alone is
+// changed. For other jobs Component is the job.
 func (j Job) Component() Target {
 	if j.HetJobID != 0 {
 		return target(j.HetJobID, "+", j.HetOffset)
@@ -64,7 +64,7 @@ func target(id uint32, sign string, part uint32) Target {
 	return Target{strconv.FormatUint(uint64(id), 10) + sign + strconv.FormatUint(uint64(part), 10)}
 }
 
-// ErrBatchOnly means: the job cannot be requeued, being no batch job.
+// ErrBatchOnly means that the job cannot be requeued because it is no batch job.
 var ErrBatchOnly = errors.New("not a batch job")
 
 // RequeueHold requeues a job, held. The error is ErrBatchOnly for a
@@ -73,9 +73,9 @@ func (c Client) RequeueHold(ctx context.Context, t Target) error {
 	return batchOnly(c.act(ctx, t, "scontrol", "requeuehold"))
 }
 
-// RequeueIncomplete puts a running job back into the queue; a job ended, or in the queue
-// already, stays unchanged (job_mgr.c, _job_requeue_op with JOB_RUNNING). The error is
-// ErrBatchOnly for a job of srun or salloc.
+// RequeueIncomplete puts a running job back into the queue; a job that has ended, or is
+// in the queue already, stays unchanged (job_mgr.c, _job_requeue_op with JOB_RUNNING).
+// The error is ErrBatchOnly for a job of srun or salloc.
 func (c Client) RequeueIncomplete(ctx context.Context, t Target) error {
 	return batchOnly(c.act(ctx, t, "scontrol", "requeue", "incomplete"))
 }
@@ -87,14 +87,15 @@ func batchOnly(err error) error {
 	return err
 }
 
-// ErrCron means: slurmctld changes the job for nobody, as a job of scrontab.
+// ErrCron means that slurmctld changes the job for nobody, as it is a job of scrontab.
 var ErrCron = errors.New("a job of scrontab, which runs again at its next time")
 
 // CheckCron returns ErrCron for a job of scrontab: slurmctld refuses all changes of the job, release too
 // (job_mgr.c, _update_job, 22.05 to 25.11), but not requeuehold, which would leave the job held for ever.
-// CheckCron tries an empty change, of a job that may be requeued; slurmctld looks for scrontab first, then
-// whether the job has ended, and refuses the change then, too. Any other answer, or none, is an error: nothing
-// is known then. Of a heterogeneous job a single component is asked about, for the others may be --no-requeue.
+// CheckCron tries a change that changes nothing, of a job that may be requeued; slurmctld looks for scrontab
+// before it looks whether the job has ended, in which case it refuses the change, too. Any other answer, or
+// none, is an error: nothing is known then. Of a heterogeneous job a single component is asked about, for the
+// others may be --no-requeue.
 func (c Client) CheckCron(ctx context.Context, t Target) error {
 	err := c.update(ctx, t, "Requeue=1")
 	switch {
@@ -106,15 +107,15 @@ func (c Client) CheckCron(ctx context.Context, t Target) error {
 	return err
 }
 
-// notCron are the refusals after slurmctld's look for scrontab, 22.05 to 26.05, and the refusal for a
-// job already gone.
+// notCron are the refusals that come after slurmctld has looked for scrontab, 22.05 to 26.05, and the
+// refusal for a job that has gone.
 var notCron = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`Job has already finished|Job/step already completing or completed|` +
 		`the DB index is being set|Invalid job id specified`)
 })
 
-// Unanswered tells whether an error says no more than: slurmctld's answer is missing. The request may be
-// carried out, now or later.
+// Unanswered tells whether an error says only that slurmctld's answer is missing: the request may have
+// been carried out, or may be later.
 func Unanswered(err error) bool {
 	if err == nil {
 		return false
@@ -155,8 +156,8 @@ func (c Client) SetStart(ctx context.Context, t Target, at time.Time) error {
 	return c.update(ctx, t, "StartTime="+slurmTime(at))
 }
 
-// Change holds an update of a pending or completing job; empty fields stay
-// unchanged.
+// Change is what an update of a pending or completing job sets; fields that are
+// empty here stay unchanged.
 type Change struct {
 	Partition    string
 	TresPerNode  string

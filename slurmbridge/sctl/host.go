@@ -16,8 +16,8 @@ func For(c config.Slurm, conf string) Client {
 	return Client{BinDir: c.BinDir, Conf: cmp.Or(c.Conf, conf)}
 }
 
-// NodeName is Slurm's name of the node: the user's word, slurmd's word, or the host
-// name, as slurmd -C takes.
+// NodeName is Slurm's name of the node: what the user says, what slurmd says, or
+// the host name, as slurmd -C takes it.
 func NodeName(said string) string {
 	return cmp.Or(said, os.Getenv("SLURMD_NODENAME"), ShortHost())
 }

@@ -23,32 +23,33 @@ type Job struct {
 	HetJobID   uint32 // the leader's of a heterogeneous job; 0: none
 	HetOffset  uint32
 	State      jobstate.State
-	Reason     jobstate.Reason // why pending; Prolog: running, waiting for the Prolog. Compared with known words alone
+	Reason     jobstate.Reason // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
 	Partition  string          // several, with commas, while the job is pending
-	Nodes      int             // nodes of the job, or asked for
+	Nodes      int             // nodes that the job has, or asks for
 	Requeue    bool            // false: --no-requeue, JobRequeue=0, or a job of a federation
 	Restarts   int             // number of returns to the queue
-	Eligible   time.Time       // earliest start; zero: not as things are, or slurmctld has not looked yet
-	Submitted  time.Time       // or last return to the queue (batch_requeue_fini)
+	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
+	Submitted  time.Time       // or when the job last returned to the queue (batch_requeue_fini)
 	QOS        string
 	Start      time.Time // zero: not started
-	End        time.Time // begin of completing, if completing; else end of its time
+	End        time.Time // since when it completes, if it does; else when its time is up
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
-	Suspended  time.Duration // time not run since the start; at most a second too much
-	NodeList   string        // nodes of the running or completing job; empty: nowhere
+	Suspended  time.Duration // for how long the job was suspended since its start; at most a second too much
+	NodeList   string        // where the job runs, or still completes; empty: nowhere
 	Priority   int64         // 0: held
 
 	Reservation string
 }
 
 // Federated tells a job of a federation: its id has the number of its origin cluster above
-// the 26 bits of other ids (FED_MGR_CLUSTER_ID_BEGIN). A requeue is the origin's, and does
-// nothing for a job running elsewhere, or leaves the job waiting for ever (22.05.8).
+// the 26 bits of other ids (FED_MGR_CLUSTER_ID_BEGIN). A requeue is for the origin to
+// carry out; of a job that runs elsewhere it does nothing, or leaves the job waiting for
+// ever (22.05.8).
 func (j Job) Federated() bool { return j.ID >= 1<<26 }
 
-// Task is the task's number within its array; empty: no array.
+// Task is the task's number within its array; empty: the job is no task.
 func (j Job) Task() string {
 	if j.ArrayJobID == 0 || j.Unsplit {
 		return ""
@@ -56,7 +57,7 @@ func (j Job) Task() string {
 	return strconv.FormatUint(uint64(j.ArrayTask), 10)
 }
 
-// ErrNoJob means: slurmctld does not know the job (any more).
+// ErrNoJob means that slurmctld does not know the job (any more).
 var ErrNoJob = errors.New("no such job")
 
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
@@ -103,15 +104,16 @@ func parseJob(row []string) (j Job, err error) {
 	if !none(f[19]) {
 		j.Reservation = f[19]
 	}
-	// squeue's used time leaves out the job's suspended time.
+	// The time that squeue shows as used leaves out the time in which the job was
+	// suspended.
 	if used, ok := elapsed(f[20]); ok && j.State == jobstate.Running && !unix(f[18]).IsZero() {
 		j.Suspended = max(time.Since(unix(f[18])).Truncate(time.Second)-used, 0)
 	}
 	if j.UID, err = userID(f[1]); err != nil {
 		errs = append(errs, err)
 	}
-	// A job without an array has its own id as ArrayJobID and no task; a job
-	// without components has 0, or none.
+	// A job that is no array has its own id as ArrayJobID and no task; a job that
+	// is not heterogeneous has 0, or none.
 	if !none(f[3]) {
 		j.ArrayJobID = read(f[2])
 		if j.ArrayTask, err = number(f[3]); err != nil {
@@ -200,7 +202,7 @@ func userID(s string) (uint32, error) {
 	return number(s)
 }
 
-// plain tells whether s is of characters of Slurm's own names.
+// plain tells whether s consists of characters that Slurm uses in its own names.
 func plain(s string) bool {
 	return s != "" && strings.IndexFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f ||
@@ -217,7 +219,7 @@ type Words struct {
 }
 
 // Words asks for a job's words. The words are the job's own: nothing about
-// another job follows.
+// another job follows from them.
 func (c Client) Words(ctx context.Context, id uint32) (Words, error) {
 	row, err := c.row(ctx, id, []string{"JobID", "Name", "Account", "tres-per-node", "admin_comment"})
 	if err != nil {

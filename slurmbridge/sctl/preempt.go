@@ -15,8 +15,8 @@ import (
 const minExempt = "min_exempt_priority"
 
 // Preemption asks slurmctld. Where nobody preempts, the question is a cheap RPC. With
-// settings by which priorities decide, too, the answer is nobody: priorities change
-// while Preemption asks.
+// settings by which priorities decide, too, the answer is that nobody preempts:
+// priorities change in the meantime.
 func (c Client) Preemption(ctx context.Context) (schedule.Preemption, error) {
 	out, err := c.ShowConfig(ctx)
 	if err != nil {
@@ -93,8 +93,8 @@ func partitionRules(ctx context.Context, c Client) (rules map[string]schedule.Pr
 	return rules, qosOf, nil
 }
 
-// qosRules asks slurmdbd: slurmctld shows all of a QOS but its preempt list and its jobs'
-// exempt time.
+// qosRules asks slurmdbd: slurmctld shows all of a QOS but whom it preempts, and the time
+// for which its jobs are exempt.
 func qosRules(ctx context.Context, c Client, mode string) (rules map[string]schedule.PreemptRule,
 	exempt map[string]time.Duration, err error) {
 	out, err := c.run(ctx, "sacctmgr", "--noheader", "--parsable2", "show", "qos",
@@ -139,7 +139,8 @@ func seconds(text string) time.Duration {
 	return time.Duration(days)*24*time.Hour + time.Duration(total)*time.Second
 }
 
-// Warn sends a job Slurm's signals for a job about to be preempted.
+// Warn sends a job the signals that Slurm sends a job that is about to be
+// preempted.
 func (c Client) Warn(ctx context.Context, t Target) error {
 	if err := c.act(ctx, t, "scancel", "--signal=CONT"); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 )
 
 // queueFields are squeue's --Format names. A user's words stand among the fields,
-// so anything done about a job comes after a question (Job) about the job alone.
+// so nothing is done about a job before Job has asked about this job alone.
 var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime",
 	"StartTime", "EndTime",
 	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node",
@@ -41,7 +41,8 @@ func (c Client) Queue(ctx context.Context, partitions []string) ([]schedule.Job,
 	return jobs, nil
 }
 
-// parseQueued reads the fields of a job; ok is false where a number is none.
+// parseQueued reads the fields of a job; ok is false for a job with a number that
+// cannot be read.
 func parseQueued(f []string) (j schedule.Job, ok bool) {
 	for i := range f {
 		if f[i] = strings.TrimSpace(f[i]); none(f[i]) {
@@ -73,7 +74,7 @@ func parseQueued(f []string) (j schedule.Job, ok bool) {
 	return j, true
 }
 
-// asked holds a job's request, as squeue prints requests; 0: squeue does not say.
+// asked is what a job asks for, as squeue prints it; 0: squeue does not say.
 type asked struct {
 	perNode, perJob, perTask, perSocket string
 	tasks, tasksPerNode                 int64
@@ -114,16 +115,16 @@ func gpusOf(a asked) (gpus int, mib int64) {
 	return gpus, list.Each(gpus)
 }
 
-// count reads a number perhaps unknown to squeue.
+// count reads a number that squeue may not know.
 func count(s string) int64 {
 	n, _ := number(s)
 	return int64(n)
 }
 
 // Split gives a waiting task of a job array a record, and an id, of its own: any
-// update of the task does, even an empty one (slurmctld's job_array_split). The last
-// task keeps the array's id. Split asks about the task alone before: a list entry is
-// not enough to change a job.
+// update of the task does, even an update that changes nothing (slurmctld's
+// job_array_split). The last task keeps the array's id. Split asks about the task
+// alone before: a list entry is not enough to change a job.
 func (c Client) Split(ctx context.Context, j schedule.Job) (id uint32, err error) {
 	t := target(j.ArrayJobID, "_", j.ArrayTask)
 	_, books, err := c.task(ctx, t, j)
@@ -205,7 +206,7 @@ func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []schedul
 }
 
 // NodeNames returns the names of the nodes of some partitions, sorted. slurmctld packs
-// partitions for the answer, and no nodes.
+// partitions for this, and no nodes.
 func (c Client) NodeNames(ctx context.Context, partitions []string) ([]string, error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
 	if err != nil {
@@ -234,7 +235,7 @@ func namesOf(text string, partitions []string) (names []string, err error) {
 	return slices.Compact(names), nil
 }
 
-// addNode adds a row; a node has a row for each of its partitions.
+// addNode adds what a row says of a node; there is a row for each of its partitions.
 func addNode(nodes []schedule.Node, f []string) []schedule.Node {
 	partition := strings.TrimSuffix(f[1], "*") // the default partition's mark
 	if n := len(nodes); n > 0 && nodes[n-1].Name == f[0] {

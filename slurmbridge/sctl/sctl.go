@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package sctl calls Slurm's commands. Each call is one RPC or two; callers give
-// each a deadline by its context, and call rarely.
+// each a deadline by its context, and keep calls rare.
 package sctl
 
 import (
@@ -47,8 +47,8 @@ func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// rows executes a command and hands over its output in rows of n fields as printed;
-// each field is followed by sep. Rows handed over before an error are void.
+// rows executes a command and hands over the rows of n fields as the command prints
+// them; each field is followed by sep. Rows handed over before an error are void.
 func (c Client) rows(ctx context.Context, sep separator, n int, each func([]string), command string,
 	args ...string) error {
 	cmd := c.command(ctx, command, args...)
@@ -119,7 +119,7 @@ func (c Client) SetNodeExtra(ctx context.Context, node, text string) error {
 	return err
 }
 
-// Partition lists the users of a partition. Empty lists bar nobody.
+// Partition says who may use a partition. Empty lists bar nobody.
 type Partition struct {
 	Up            bool // its jobs start
 	AllowGroups   []string
@@ -135,8 +135,8 @@ func (p Partition) Admits(account string) bool {
 	return !slices.Contains(p.DenyAccounts, account)
 }
 
-// Partition asks slurmctld about a partition. A missing partition is an error,
-// too.
+// Partition asks slurmctld about a partition. It is an error if there is none
+// of this name.
 func (c Client) Partition(ctx context.Context, name string) (p Partition, err error) {
 	out, err := c.run(ctx, "scontrol", "show", "partition", name)
 	if err != nil {

@@ -39,7 +39,7 @@ var credExpire = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompil
 // slurmctld's clock has begun, and forgets them only in a scan at most every
 // 2 s (src/common/slurm_cred.c, _clear_expired_job_states), so that slurmctld
 // starts the job too early. So the hooks put the start off, and the agent, when
-// the Epilog has ended, sets a safe start.
+// the Epilog has ended, sets it to a safe time.
 const (
 	startAfter    = 2 * time.Second
 	extraUpTo2205 = 5 * time.Second
@@ -120,7 +120,7 @@ func parseNodeStatus(out string) (s NodeStatus) {
 // 21 13:00:00 2026 (1795266000)".
 var sdiagTime = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`sdiag output at .*\((\d+)\)`) })
 
-// Time asks slurmctld for the time there, to the second.
+// Time asks slurmctld for its time, to the second.
 func (c Client) Time(ctx context.Context) (time.Time, error) {
 	out, err := c.run(ctx, "sdiag")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// GPU counts slots, several to a GPU. Carma counts the MiB of GPU memory of all a node's GPUs
-// together; a job consumes its booking on each of its GPUs (docs/adr/0003).
+// GPU counts slots, several to a GPU. Carma counts the MiB of GPU memory that all GPUs of a
+// node have together; a job consumes its booking on each of its GPUs (docs/adr/0003).
 const (
 	GPU   = "gpu"
 	Carma = "carma"
@@ -103,7 +103,7 @@ type List struct {
 	MiB  int64 // booked on all GPUs of a node together; -1: nothing is booked
 }
 
-// Read reads a list once for all questions.
+// Read reads a list once for all that is asked of it.
 func Read(text string) List {
 	l := List{Text: text, MiB: -1}
 	var gpus byType
@@ -160,7 +160,7 @@ func (b *byType) with(e Entry) (sum int64) {
 	return min(b.sum, 1<<40)
 }
 
-// Without returns the list as written, less the memory booking.
+// Without returns the list as written, less the entries that book memory.
 func (l List) Without() string {
 	if l.MiB < 0 { // as of all but requeued jobs
 		return l.Text

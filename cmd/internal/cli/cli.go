@@ -68,8 +68,8 @@ func Exit(program string, err error) {
 	os.Exit(Status(err))
 }
 
-// Flags returns a flag set whose help is usage followed by the flags. That of a program,
-// not of one of its subcommands, has --version.
+// Flags returns a flag set whose help is usage followed by the flags. The flag set of a
+// program, not of its subcommands, has --version.
 func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 	f := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	f.SortFlags = false
@@ -86,7 +86,8 @@ func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 	return f
 }
 
-// release is a flag that prints the version of a program and ends it, as --help does.
+// release is a flag that prints the version of a program and ends the program, as
+// --help does.
 type release struct {
 	program string
 	out     io.Writer

@@ -11,9 +11,8 @@ import (
 	"carma/db/texttable"
 )
 
-// StyleOf returns the style for what is written to f: colours on a terminal
-// whose user wants them (no-color.org), letters beyond ASCII where the locale
-// has them.
+// StyleOf returns the style for output to f: colours on a terminal whose user
+// wants them (no-color.org), letters beyond ASCII where the locale has them.
 func StyleOf(f *os.File, ascii bool) texttable.Style {
 	return texttable.Style{
 		Colour: Terminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",

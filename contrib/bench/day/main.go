@@ -3,7 +3,7 @@
 // Command day measures when large jobs start: a synthetic day of small and large jobs on the
 // development cluster (make bench-day), with a minute for an hour, first without CARMA, then with
 // it and no directive in any job, then with small jobs that share. slurmctld, slurmds, hooks and
-// agents are real; the jobs sleep. What takes CARMA a second is a minute of the day.
+// agents are real; the jobs sleep. A step that takes CARMA a second takes a minute of the day.
 package main
 
 import (
@@ -67,14 +67,14 @@ func main() {
 	}
 }
 
-// job is one of the day.
+// job is a job of the day.
 type job struct {
 	class       string
 	at          time.Duration // of its submission
 	runs        time.Duration
 	limit       int // minutes
 	nodes, gpus int // gpus of each node
-	memGiB      int // that it books if it shares
+	memGiB      int // that the job books when sharing
 	user        int
 }
 
@@ -89,7 +89,7 @@ var classes = []struct {
 	{"8 nodes", 0.02, 8, 4},
 }
 
-// makeJobs draws jobs that ask for so much of the cluster's GPU time. Run times are lognormal, of
+// makeJobs draws jobs with the given share of the cluster's GPU time. Run times are lognormal, of
 // 20 s in the median (20 minutes) and 4 minutes (4 hours) at most; limits are 1.2 to 3 times that.
 func makeJobs(r *rand.Rand, nodes int, length time.Duration, load float64) []job {
 	var jobs []job
@@ -176,7 +176,8 @@ func up(ctx context.Context, nodes int, carma bool) (*cluster, error) {
 	if err != nil {
 		return c, err
 	}
-	// One look a second of each agent is enough for jobs that sleep, and what two cores can do.
+	// One look a second of each agent is enough for sleeping jobs, and two cores can do no
+	// more.
 	toml = append(bytes.Replace(toml, []byte(`interval = "250ms"`), []byte(`interval = "1s"`), 1),
 		"\n[hold]\nafter = \"120s\"\n"...)
 	if err := os.WriteFile(conf, toml, 0o644); err != nil {
@@ -197,7 +198,7 @@ func (c *cluster) down() error {
 	return os.RemoveAll(c.dir)
 }
 
-// Figures are what one class of jobs met in one run.
+// Figures are the results of a class of jobs in a run.
 type Figures struct {
 	Run      string  `json:"run"`
 	Class    string  `json:"class"`
@@ -211,7 +212,7 @@ type Figures struct {
 	LastS    float64 `json:"last_end_s"` // of all jobs
 }
 
-// measure brings a cluster up, submits the day to it and waits for its end.
+// measure brings a cluster up, submits the day's jobs and waits for their end.
 func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []Figures, err error) {
 	c, err := up(ctx, nodes, run != "none")
 	if c != nil {

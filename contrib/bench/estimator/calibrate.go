@@ -27,7 +27,7 @@ const (
 // tallied counts measured runs.
 type tallied struct{ runs, within int } // within 10 % of the truth
 
-// tally counts by name of a class or naming pattern, and by family, what was measured.
+// tally counts by name of a class or naming pattern, and by family, the measured runs.
 type tally map[string]map[string]tallied
 
 // evidence counts the runs by the classes of their modules.
@@ -69,8 +69,8 @@ func namesOf(m *summary.Model) []string {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// families counts the families but one whose estimates are right, of those that have a
-// class or show a naming pattern.
+// families counts the families with right estimates that have a class or show a naming
+// pattern, all but the given family.
 func (t tally) families(name, but string) (n int) {
 	for f, c := range t[name] {
 		if f != but && 100*c.within >= rightPct*c.runs {
@@ -80,15 +80,15 @@ func (t tally) families(name, but string) (n int) {
 	return n
 }
 
-// without tells what counts as measured if one family had not been.
+// without tells what counts as measured when a family is left out.
 func (t tally) without(family string) func(kind string) bool {
 	return func(kind string) bool {
 		return t.families(kind, family) > 0 || t.families(graph.Pattern(kind), family) >= fewFamilies
 	}
 }
 
-// listed is what measured.go needs: the naming patterns that count, and the classes that
-// count and have no such pattern.
+// listed is the content of measured.go: the naming patterns that count, and the classes
+// that count without such a pattern.
 func (t tally) listed() []string {
 	patterns := map[string]bool{}
 	for name := range t {
@@ -140,7 +140,7 @@ func marginOf(rows []outcome, c estimator.Confidence, family string) int64 {
 	return max(int64(math.Ceil(need[k]-1e-6)), 0)
 }
 
-// judgeLeftOut gives the timm runs as they come out with evidence and margins of other
+// judgeLeftOut gives the results of the timm runs with evidence and margins of other
 // families alone, and the list to ship, which is from all. Spikes are no evidence.
 func judgeLeftOut(timm, others []outcome) (rows []outcome, list []byte, err error) {
 	plain, _ := need(timm)
@@ -179,7 +179,8 @@ func runsOf(rows []outcome) []run {
 	return out
 }
 
-// calibration prints what was promised and what was found of what a step needs, and the worst runs.
+// calibration prints the promised and the found accuracy for the need of a step, and the worst
+// runs.
 func calibration(w io.Writer, all []outcome) {
 	rows, _ := need(all)
 	fmt.Fprintf(w, "calibration of need, path summary, every family left out in turn: evidence, margins\n")

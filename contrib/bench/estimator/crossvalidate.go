@@ -11,8 +11,8 @@ import (
 	"carma/estimator"
 )
 
-// The grid of the fitted constants: the base with cuDNN, and the scratch
-// memory of backward convolutions in quarters of what they read and write.
+// The grid of the fitted constants: the base with cuDNN, and the scratch memory
+// of backward convolutions in quarters of the bytes read and written.
 var (
 	baseGrid      = []int64{1640, 1660, 1680, 1700, 1720, 1740, 1760}
 	workspaceGrid = []int64{4, 6, 9, 12, 16}

@@ -18,7 +18,7 @@ import (
 	"carma/estimator/training"
 )
 
-// run is one measured training run and what others say of it.
+// run is a measured training run and the estimates of others for the run.
 type run struct {
 	model, family string
 	batch         int
@@ -28,7 +28,7 @@ type run struct {
 	horusMiB      float64 // as published, 0: computed
 	gpumemnetMiB  float64 // as published, 0: none
 	neededMiB     float64 // at least, by the published live peak; 0: not known
-	spike         bool    // it took scratch memory that the step does not need
+	spike         bool    // the run took scratch memory that the step does not need
 }
 
 // table is a CSV file with a header.

@@ -12,7 +12,7 @@ import (
 	"carma/estimator/training"
 )
 
-// modes are those of gpucheck's trainings.
+// modes are the modes of gpucheck's trainings.
 var modes = map[string]func(*estimator.Spec){
 	"fp32":       func(*estimator.Spec) {},
 	"amp":        func(s *estimator.Spec) { s.Precision = graph.AMP },

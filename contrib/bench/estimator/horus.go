@@ -17,7 +17,7 @@ const horusOverheadMiB = 800
 // activations, P the parameters, G their gradients, counted per sample, and d
 // a constant. The published figures of five models agree with it to 1 MiB.
 //
-// It gives MiB. It fails where there is no batch size.
+// The result is in MiB. Without a batch size horus fails.
 func horus(m *summary.Model, batch int64) (int64, error) {
 	if batch <= 0 {
 		batch = int64(m.Batch)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench prints how far the estimator and the published ones are from
-// measured training runs. The data are not part of the repository: they are
-// read from ../shared/data/memory, or from the folder given as argument. Traces of
+// Command bench prints how far the estimator and the published estimators are from
+// measured training runs. The data are not part of the repository, and are read
+// from ../shared/data/memory, or from the folder given as argument. Traces of
 // timm's models are read from its timm_traces, or from the second argument.
 //
 // It exits 3 where the data are absent.

@@ -38,8 +38,8 @@ func estimateAll(runs []run) ([]outcome, error) {
 			o.horus = horusOf(r.spec)
 		}
 		if o.bucket == 0 {
-			// Its classifiers are not at hand: the bucket that holds the truth,
-			// which is what one that never errs would say.
+			// Its classifiers are not at hand: the bucket that holds the truth, as a
+			// classifier without errors would say.
 			w := 8000.0
 			if r.model == "mlp" {
 				w = 1000
@@ -51,7 +51,7 @@ func estimateAll(runs []run) ([]outcome, error) {
 	return out, nil
 }
 
-// horusOf is what Horus' formula gives; 0: it gives nothing.
+// horusOf is the result of Horus' formula; 0: none.
 func horusOf(s estimator.Spec) float64 {
 	m, err := summary.Parse(s.Summary)
 	if err != nil {
@@ -256,7 +256,7 @@ func costs(w io.Writer, runs []run) error {
 	return nil
 }
 
-// cpuTime is what this process has used of all cores.
+// cpuTime is the time of all cores that the process has used.
 func cpuTime() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

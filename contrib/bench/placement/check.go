@@ -17,9 +17,10 @@ import (
 	"time"
 )
 
-// check replays the ledger's log against a model of a GPU: what is promised of
-// it is at most what it has, and who has it alone is alone. It returns how many
-// changes there were and how much was promised twice at the worst moment.
+// check replays the ledger's log against a model of a GPU: the memory promised
+// is at most the GPU's, and a job with the GPU to itself is alone there. It
+// returns the number of changes and the most memory that was promised twice at
+// any moment.
 func check(audit *sql.DB) (changes int, twiceMiB int64, err error) {
 	total := map[string]int64{}
 	if err := each(audit, "SELECT uuid, total_mib FROM gpu", func(scan func(...any) error) error {

@@ -111,8 +111,8 @@ func (j job) env() []string {
 	}
 }
 
-// round runs the Prologs of many jobs at once, those of the killed ones once
-// more as the next attempt, then all Epilogs.
+// round runs the Prologs of many jobs at once, the killed Prologs once more as
+// the next attempt, then all Epilogs.
 func (n *node) round(r *rand.Rand, i, count int, faulty bool, took *latencies) error {
 	jobs := make([]job, count)
 	place := func(places []string) string {
@@ -150,7 +150,7 @@ func (n *node) round(r *rand.Rand, i, count int, faulty bool, took *latencies) e
 	}
 	again = again[:0]
 	for k := range jobs {
-		if killed[k] { // a lease of it may stand: what its next attempt finds
+		if killed[k] { // a lease of the job may stand: the next attempt finds the lease
 			jobs[k].restart++
 			again = append(again, jobs[k])
 		}
@@ -170,8 +170,8 @@ func (n *node) round(r *rand.Rand, i, count int, faulty bool, took *latencies) e
 	return nil
 }
 
-// all runs one hook for many jobs at once and tells which were killed and how
-// long the others took.
+// all runs one hook for many jobs at once and tells which hooks were killed and
+// how long the others took.
 func (n *node) all(hook string, jobs []job, deaths []string) (killed []bool, took []time.Duration, err error) {
 	killed = make([]bool, len(jobs))
 	errs := make([]error, len(jobs))
@@ -250,8 +250,7 @@ func newNode() (*node, error) {
 	if err := os.WriteFile(n.config, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	// No slurmctld here: jobs are not known, and the node's Gres is what it was
-	// set to.
+	// No slurmctld here: jobs are not known, and the node's Gres is as it was set.
 	if err := os.Mkdir(filepath.Join(dir, "slurm"), 0o755); err != nil {
 		return nil, err
 	}

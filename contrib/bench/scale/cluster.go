@@ -34,7 +34,7 @@ type bench struct {
 	agents  []*node
 
 	asked, updates atomic.Int64
-	array          string // of the jobs that wait
+	array          string // of the waiting jobs
 }
 
 // name is the i-th node without a slurmd.
@@ -135,8 +135,8 @@ func (b *bench) rest(ctx context.Context) error {
 	return fmt.Errorf("slurmctld is busy without anything to do")
 }
 
-// conf is slurm.conf. SlurmdTimeout=65533: nodes that do not answer are pinged once, at the start, and
-// then for six hours neither pinged nor set down. With 0 they are pinged every 100 s (ping_nodes.c).
+// conf is slurm.conf. SlurmdTimeout=65533: silent nodes are pinged once, at the start, and then for
+// six hours neither pinged nor set down. With 0 such nodes are pinged every 100 s (ping_nodes.c).
 func (b *bench) conf(port int) string {
 	var c strings.Builder
 	fmt.Fprintf(&c, `ClusterName=scale
@@ -186,8 +186,8 @@ GresTypes=gpu,carma
 	return c.String()
 }
 
-// fill makes jobs that wait: tasks of an array, each with a record of its own, as an update
-// gives it one. They wait for a node that is down, or by a constraint that no node meets.
+// fill makes waiting jobs: tasks of an array, each with a record of its own, as an update
+// gives to a task. The jobs wait for a down node, or by a constraint that no node meets.
 func (b *bench) fill(ctx context.Context, constrained bool) error {
 	if b.waiting == 0 {
 		return nil
@@ -248,7 +248,7 @@ func (b *bench) start(program string, args ...string) error {
 	return nil
 }
 
-// down ends what was started, the last first.
+// down ends the started processes, the last first.
 func (b *bench) down() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
@@ -283,7 +283,7 @@ func (b *bench) until(ctx context.Context, ok func() bool) error {
 	return fmt.Errorf("not within 2 minutes")
 }
 
-// cpu is the processor time that slurmctld has used; stat(5) of proc: utime and stime.
+// cpu is slurmctld's processor time; stat(5) of proc: utime and stime.
 func (b *bench) cpu() (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.ctld))
 	if err != nil {
@@ -301,7 +301,7 @@ func (b *bench) cpu() (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100
 }
 
-// freePort is one that is most likely free, as are those that follow it.
+// freePort is a port that is most likely free, as are the ports after it.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

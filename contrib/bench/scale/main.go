@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command scale measures what CARMA's agents cost slurmctld on a cluster of thousands of nodes:
-// idle and under load, with and without them, in one run. slurmctld, munged, Slurm's commands
-// and a few slurmds, on which jobs start, are real. The other nodes have no slurmd: slurmctld
-// has them idle and not responding, and a long SlurmdTimeout keeps them so. Agents have no GPUs; many
-// of them are in this process, with a real ledger and the real Publisher each.
+// Command scale measures the load of CARMA's agents on slurmctld, on a cluster of thousands of nodes:
+// idle and under load, with and without agents, in one run. slurmctld, munged, Slurm's commands and a
+// few slurmds, on which jobs start, are real. The other nodes have no slurmd: slurmctld has them idle
+// and not responding, and a long SlurmdTimeout keeps the nodes so. Agents have no GPUs; many agents
+// run in this process, with a real ledger and the real Publisher each.
 package main
 
 import (
@@ -39,7 +39,7 @@ const (
 	runs    = 5 * time.Second  // a job
 )
 
-// Phase is what was measured in one part of a run.
+// Phase holds the measurements of one part of a run.
 type Phase struct {
 	Nodes     int                `json:"nodes"`
 	Name      string             `json:"phase"`
@@ -133,7 +133,7 @@ func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
 	return phases, nil
 }
 
-// group waits for what it has started.
+// group waits for the goroutines that were started in the group.
 type group struct{ sync.WaitGroup }
 
 func (g *group) do(f func()) {
@@ -166,7 +166,7 @@ func (s *samples) quantiles() (q [2]float64) {
 	return q
 }
 
-// phase runs one part and measures it.
+// phase runs and measures one part.
 func (b *bench) phase(ctx context.Context, p *Phase) error {
 	if _, err := b.sh(ctx, "sdiag", "--reset"); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (b *bench) phase(ctx context.Context, p *Phase) error {
 	return err
 }
 
-// diagnosis reads from sdiag what slurmctld was asked, and how long its cycles took.
+// diagnosis reads from sdiag the RPCs to slurmctld, and how long its cycles took.
 func diagnosis(text string, seconds float64) (rpcs map[string]float64, main, backfill string) {
 	rpcs = map[string]float64{}
 	inBackfill := false
@@ -227,13 +227,14 @@ func diagnosis(text string, seconds float64) (rpcs map[string]float64, main, bac
 	return rpcs, main, backfill
 }
 
-// node is one node's agent: what it asks and tells slurmctld about its node, and no more.
+// node is one node's agent: its questions and messages to slurmctld about its node, and
+// no more.
 type node struct {
 	book *lease.Ledger
 	pub  *capacity.Publisher
 }
 
-// makeAgents makes them, as agents that have run for long.
+// makeAgents makes the agents, as if they had run for long.
 func (b *bench) makeAgents(ctx context.Context) error {
 	text := ""
 	for i := range b.nodes {
@@ -272,7 +273,7 @@ func (b *bench) makeAgents(ctx context.Context) error {
 	return err
 }
 
-// asking is slurmctld as the agents ask it; it counts.
+// asking is slurmctld as the agents ask, and counts the questions.
 type asking bench
 
 func (a *asking) Node(ctx context.Context, name string) (extra string, err error) {
@@ -285,7 +286,7 @@ func (a *asking) SetNodeExtra(ctx context.Context, name, text string) error {
 	return a.slurm.SetNodeExtra(ctx, name, text)
 }
 
-// talk has each agent compare when it is due, and publish what has changed.
+// talk has each agent compare when due, and publish changes.
 func (b *bench) talk(ctx context.Context) {
 	next := make(chan *node)
 	var work group
@@ -320,7 +321,8 @@ func (b *bench) talk(ctx context.Context) {
 }
 
 // load submits jobs that start at once on the nodes with a slurmd. With agents each has a lease
-// on some node, which publishes at the start and the end, and its end is asked for.
+// on some node, which publishes at the start and the end, and asks slurmctld about the job's
+// end.
 func (b *bench) load(ctx context.Context, p *Phase) (started int) {
 	tick := time.NewTicker(time.Duration(float64(time.Second) / b.starts))
 	defer tick.Stop()
@@ -354,7 +356,7 @@ func (b *bench) run(ctx context.Context, id uint32) {
 	n := b.agents[rand.IntN(len(b.agents))]
 	publish := func() {
 		if s, err := n.book.Snapshot(ctx); err == nil {
-			n.pub.PublishIf(ctx, s) // what fails is repeated by talk
+			n.pub.PublishIf(ctx, s) // failed publishing is repeated by talk
 		}
 	}
 	job := lease.Job{JobKey: jobenv.JobKey{JobID: id}, UID: 1000}

@@ -10,10 +10,11 @@ type model struct {
 	memMiB int64
 }
 
-// models are the GPUs named to a user. 40536 is what drivers before R510 show for
-// the A100-40GB, on which the estimator was measured (later ones show 40960 and
-// count their own part as used); 81920 and 81559 stand in nvidia-smi's output under
-// R535 and later (NVML's total, driver's part included), 143771 in an H200's.
+// models are the GPUs that a user is told of. 40536 is what drivers before R510
+// show for the A100-40GB, on which the estimator was measured (later ones show
+// 40960 and count their own part as used); 81920 and 81559 stand in nvidia-smi's
+// output under R535 and later (NVML's total, driver's part included), 143771 in an
+// H200's.
 var models = []model{
 	{"A100-40GB", 40536},
 	{"A100-80GB", 81920},

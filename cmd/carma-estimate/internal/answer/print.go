@@ -13,7 +13,7 @@ import (
 	"carma/estimator"
 )
 
-// barCells is the room of 80 columns for the longest bar.
+// barCells is the room that 80 columns leave for the longest bar.
 const barCells = 40
 
 // Print prints the report for people.
@@ -35,7 +35,7 @@ func (r Report) Print(w io.Writer, s texttable.Style) error {
 
 type printer struct{ texttable.Style }
 
-// submission prints the fate of a script.
+// submission prints what becomes of a script.
 func (s printer) submission(b *strings.Builder, v *script.Submission) {
 	row := func(label, text string) { b.WriteString(wrap(fmt.Sprintf("%-11s", label), text)) }
 	row("script", v.Script)
@@ -86,7 +86,7 @@ func (s printer) submission(b *strings.Builder, v *script.Submission) {
 	}
 }
 
-// estimate prints figures, parts, reasons and the fit.
+// estimate prints figures, parts, reasons and what fits.
 func (s printer) estimate(b *strings.Builder, r Report) {
 	e := r.Estimate
 	colour := map[estimator.Confidence]string{estimator.Sure: texttable.Green, estimator.Unsure: texttable.Yellow,
@@ -123,7 +123,7 @@ func wish(e *estimator.Estimate) []string {
 		"without that memory", e.WishMiB)}
 }
 
-// advice is the command that tells more than a summary could.
+// advice is the command that tells more than a summary that was not enough.
 func advice(e *estimator.Estimate) []string {
 	switch e.Remedy {
 	case estimator.SaySample:

@@ -10,7 +10,7 @@ import (
 	"carma/db/texttable"
 )
 
-// width is a terminal's usual width.
+// width is the usual width of a terminal.
 const width = 80
 
 // bar draws n of the most cells that all shares are drawn to; any share above 0 has

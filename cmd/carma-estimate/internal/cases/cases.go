@@ -25,8 +25,8 @@ import (
 // maxCase is the longest line of a cases file.
 const maxCase = 1 << 20
 
-// Keys of a case are keys of a #CARMA line; the flags among them may be
-// given as JSON booleans.
+// Keys that a case shares with a #CARMA line; the flags among them may be given
+// as JSON booleans.
 var (
 	caseKeys = []string{"batch", "seq", "input", "optim", "foreach", "precision", "parallel", "grad_ckpt", "attn",
 		"params", "dropout", "dynamic_shapes", "mem", "smact", "policy"}
@@ -61,9 +61,9 @@ type oneCase struct {
 	gpus    int
 }
 
-// Run reads one JSON object a line from in, the file at path, and prints one for each, in
-// order. Summaries are looked for in the working directory and in dir. Memory does not
-// grow with the number of lines.
+// Run reads one JSON object a line from in, the file at path, and prints an object for
+// each, in order. Summaries are looked for in the working directory and in dir. Memory
+// does not grow with the number of lines.
 func Run(in io.Reader, path, dir string, out io.Writer, estimate annotate.EstimateFunc) error {
 	c := cases{cache{dir: dir}, estimate}
 	r := bufio.NewReaderSize(in, 64<<10)
@@ -92,7 +92,7 @@ func Run(in io.Reader, path, dir string, out io.Writer, estimate annotate.Estima
 }
 
 // readLine reads up to a line feed or the end, which is io.EOF. Of a line that
-// is longer than most it returns the beginning.
+// is longer than most, readLine returns the beginning.
 func readLine(r *bufio.Reader, most int) (line []byte, tooLong bool, err error) {
 	for {
 		piece, err := r.ReadSlice('\n')
@@ -107,7 +107,7 @@ func readLine(r *bufio.Reader, most int) (line []byte, tooLong bool, err error) 
 	}
 }
 
-// answer estimates one case. A fault of the case is part of the result.
+// answer estimates one case. An error is part of the result.
 func (c *cases) answer(line []byte, tooLong bool) (r caseResult) {
 	one, err := readCase(line)
 	if tooLong {
@@ -161,8 +161,8 @@ func (c *cases) result(one oneCase) (caseResult, error) {
 	return caseResult{one.id, &e.FloorMiB, &e.MiB, &e.ReserveMiB, &confidence, &one.method, &us, ""}, nil
 }
 
-// readCase reads a line. The case has the id, if there is one, beside an
-// error too.
+// readCase reads a line. The case has the id, if there is any, beside an error
+// too.
 func readCase(line []byte) (oneCase, error) {
 	one := oneCase{method: method.Default, baseMiB: -1, gpus: 1}
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -205,7 +205,7 @@ func notJSON(err error) error {
 	return fmt.Errorf("the line is not a JSON object: %w", err)
 }
 
-// set takes one key of a case; null stands for a key that is not given.
+// set takes one key of a case; null stands for a missing key.
 func (one *oneCase) set(key string, value any) (err error) {
 	if value == nil {
 		return nil

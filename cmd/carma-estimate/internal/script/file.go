@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package script reads batch scripts as sbatch does, tells slurmctld's later view of
-// them, and puts keys and a summary into scripts.
+// Package script reads batch scripts as sbatch does, says what slurmctld will make
+// of them, and puts keys and a summary into them.
 package script
 
 import (

@@ -11,9 +11,9 @@ import (
 	"carma/estimator/history"
 )
 
-// readHistory reads the slurmctld plugin's facts of earlier runs: the same file,
-// by the same key. A job's key holds its user's id, so that one's own runs are
-// found.
+// readHistory reads what slurmctld's plugin knows of earlier runs: the same
+// file, by the same key. A job's key holds its user's id, so that one's own runs
+// are found.
 func (s *Site) readHistory(path string) {
 	if path == "" {
 		return
@@ -31,7 +31,7 @@ func (s *Site) readHistory(path string) {
 	}
 }
 
-// Learned puts earlier runs in words; empty: nothing is known.
+// Learned says in words what earlier runs did; empty: nothing is known.
 func (s *Submission) Learned() string {
 	v := s.Seen
 	switch {

@@ -96,7 +96,7 @@ func lineEnd(header []headerLine) string {
 	return "\n"
 }
 
-// check refuses text impossible in a batch script.
+// check refuses text that no batch script can hold.
 func (e Edit) check(script []byte) error {
 	switch {
 	case len(script) == 0:
@@ -192,7 +192,7 @@ func wordsOf(text string) iter.Seq[placedWord] {
 	}
 }
 
-// readable tells whether the user's lines left by the edit can be parsed.
+// readable tells whether the user's lines that the edit leaves can be parsed.
 // Summaries do not count here, so that the lines keep their numbers and a
 // summary that is too long can be replaced.
 func readable(header []headerLine) error {
@@ -248,7 +248,8 @@ func summaryLines(summary []byte) []string {
 	return lines
 }
 
-// plainly leaves out the line, as a line of a text never seen by the user.
+// plainly leaves out the line number, as the line is of a text that the user
+// has never seen.
 func plainly(err error) error {
 	var d *directive.Error
 	if !errors.As(err, &d) {

@@ -33,7 +33,7 @@ type Request struct {
 	option   string // --carma, which CARMA's SPANK plugin registers
 	variable string // CARMA in the environment
 
-	Het bool // a heterogeneous job: the first component
+	Het bool // a heterogeneous job: this is its first component
 }
 
 // sbatchOption is an option of sbatch that is looked at. least is the length
@@ -142,7 +142,8 @@ func readRequest(text []byte) (Request, error) {
 	return r, r.together()
 }
 
-// together refuses options not taken together by sbatch (src/common/slurm_opt.c).
+// together refuses options that sbatch does not take together
+// (src/common/slurm_opt.c).
 func (r *Request) together() error {
 	if r.tasksPerGPU == 0 {
 		return nil

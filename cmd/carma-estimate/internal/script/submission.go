@@ -24,7 +24,7 @@ import (
 	"carma/slurmbridge/launch"
 )
 
-// Site is the cluster for judging a script.
+// Site is the cluster that a script is judged for.
 type Site struct {
 	annotate.Site
 	Path      string // of carma.toml; empty: there is none, the partition is an example
@@ -37,7 +37,7 @@ type Site struct {
 var ExamplePartition = config.Partition{Default: true, GPUsPerNode: 4, GPUMemMiB: 40536, Share: true,
 	TimeSlot: config.Duration(24 * time.Hour)}
 
-// Submission is the outcome of a script.
+// Submission is what becomes of a script.
 type Submission struct {
 	Script    string
 	Site      Site
@@ -48,14 +48,14 @@ type Submission struct {
 	Written   []string         // words put into the script
 
 	Refused error          // why sbatch fails; nil: it does not
-	Seen    *history.Value // earlier runs; nil: none, or unknown
+	Seen    *history.Value // what earlier runs used; nil: no runs, or unknown
 	annotate.Annotation
 	Why string // in words: why the job is left alone, or not shared
 
 	Launches []launch.Finding // frameworks and launchers that the script shows
 }
 
-// Ask is the command line's part about a script and its estimate.
+// Ask is what the command line says of a script and of its estimate.
 type Ask struct {
 	Script    string // its path
 	Args      string // as annotate.Job has them
@@ -85,7 +85,7 @@ func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc)
 	s.readHistory(c.History.File)
 	s.History = s.History.For(uint32(os.Getuid()))
 	if a.BaseMiB > 0 {
-		s.History = s.History.WithoutShifts() // the base is the user's
+		s.History = s.History.WithoutShifts() // the base is given by the user
 	}
 	return s, nil
 }
@@ -107,7 +107,7 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 		annotation, err := s.Site.Annotate(job)
 		s.Annotation = annotation
 		if err != nil {
-			s.Refused = fmt.Errorf("carma: %w", err) // as libcarma says
+			s.Refused = fmt.Errorf("carma: %w", err) // as libcarma says it
 		}
 		if v, ok := s.Site.History.Find(annotation.Key); ok && annotation.GPUs > 0 {
 			s.Seen = &v

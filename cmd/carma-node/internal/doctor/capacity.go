@@ -15,12 +15,12 @@ import (
 const extraConstraints = "extra_constraints"
 
 // publishes tells whether this Slurm compares a job's --extra with a node's Extra for srun and
-// salloc, too: then nodes tell there the room on their GPUs (docs/adr/0017).
+// salloc, too: then nodes publish there how much their GPUs can give (docs/adr/0017).
 func (d *diagnosis) publishes() bool {
 	return d.Installed.Publishes() && has(d.setting("SchedulerParameters"), extraConstraints)
 }
 
-// capacity tells how slurmctld knows the room on the GPUs, and any obstacles.
+// capacity tells how slurmctld knows what the GPUs can give, and what prevents it.
 func (d *diagnosis) capacity() {
 	v := d.Installed
 	if v == (sctl.Version{}) {
@@ -50,7 +50,8 @@ func (d *diagnosis) capacity() {
 	})
 }
 
-// userKey looks at the hiding of users' jobs: every user reads the nodes' Extra.
+// userKey looks at whether the site hides where users' jobs run: every user can read the
+// nodes' Extra.
 func (d *diagnosis) userKey(say func(Level, string, string)) {
 	key := d.UserKey
 	if d.Config.Slurm.UserKey == "" {

@@ -61,7 +61,8 @@ func counts(list string) map[string]int64 {
 	return sums
 }
 
-// nodes compares slurm.conf's counts for the nodes with the nodes' own.
+// nodes compares the counts in slurm.conf for the nodes with what the nodes
+// have.
 func (d *diagnosis) nodes() {
 	d.part("nodes", "have the right counts of slots and memory", func(say func(Level, string, string)) {
 		seen := map[string]bool{}

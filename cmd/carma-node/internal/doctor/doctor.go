@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor judges an installation of CARMA: from facts gathered elsewhere
-// the package tells the good parts and the steps for the rest.
+// the package tells which parts are right and what to do about the rest.
 package doctor
 
 import (
@@ -27,12 +27,12 @@ const (
 // Finding is a line of the diagnosis.
 type Finding struct {
 	Level Level  `json:"level"`
-	Part  string `json:"part"` // the part looked at: plugin, nodes, hooks, ...
+	Part  string `json:"part"` // what was looked at: plugin, nodes, hooks, ...
 	What  string `json:"what"`
 	Do    string `json:"do,omitempty"` // the step to do; empty for pass
 }
 
-// Facts are the base of the diagnosis. Errors are facts, too.
+// Facts are what the diagnosis is based on. Errors are facts, too.
 type Facts struct {
 	ConfigPath string
 	Config     config.Config
@@ -45,7 +45,7 @@ type Facts struct {
 	RunningErr   error
 	Installed    sctl.Version // of Slurm's commands on this machine
 	Skew         time.Duration
-	Federation   string // the cluster's
+	Federation   string // the cluster's federation; empty: none
 	PluginDirs   []Path // named in slurm.conf
 	SPANK        SPANK
 	Extras       map[string]string // of CARMA's nodes, as slurmctld has them; nil: not asked for
@@ -57,7 +57,7 @@ type Facts struct {
 	Node       *Node
 }
 
-// Controller holds the facts of slurmctld's machine alone.
+// Controller holds the facts that only the machine of slurmctld has.
 type Controller struct {
 	PluginPath    string // job_submit_carma.so in PluginDir; empty: nowhere
 	PluginVersion sctl.Version
@@ -70,7 +70,7 @@ type Controller struct {
 	HistoryAge time.Duration // since the last write
 }
 
-// Node holds the facts of a GPU node alone.
+// Node holds the facts that only a GPU node has.
 type Node struct {
 	Name        string
 	State       string // as scontrol shows it; empty: slurmctld does not know the node
@@ -83,13 +83,13 @@ type Node struct {
 	Hooks map[string]Path // by name in slurm.conf: Prolog, TaskProlog, Epilog
 	Slots []Path          // device files of gres.conf
 
-	Guard    string // guard of GPUs against other jobs; empty: none
-	GuardErr error  // why Guard is unknown
+	Guard    string // what keeps jobs from other jobs' GPUs; empty: nothing
+	GuardErr error  // why there is no guard
 
 	SetsDevices []string // files of login shells that set CUDA_VISIBLE_DEVICES, with the line
 
 	Dmem        bool  // the kernel has the controller of device memory
-	UnlimitedBy error // why the driver does not hold jobs to their GPU memory; nil: the driver does
+	UnlimitedBy error // why the driver does not hold jobs to their GPU memory; nil: it does
 
 	Samples   []gres.Sample
 	NVMLErr   error
@@ -106,7 +106,7 @@ type Node struct {
 // Path holds a file's facts seen from outside.
 type Path struct {
 	Path  string
-	Err   error // for a failed look; void otherwise
+	Err   error // the file cannot be looked at; the other fields are void
 	Mode  fs.FileMode
 	UID   uint32
 	Major uint32 // of a device file
@@ -155,7 +155,8 @@ func (d *diagnosis) add(level Level, part, what, do string) {
 	d.findings = append(d.findings, Finding{level, part, what, do})
 }
 
-// part looks at a part; without findings of look, the part passes with fine.
+// part looks at a part of the installation; if look finds nothing, the part
+// passes with fine.
 func (d *diagnosis) part(name, fine string, look func(say func(level Level, what, do string))) {
 	before := len(d.findings)
 	look(func(level Level, what, do string) { d.add(level, name, what, do) })

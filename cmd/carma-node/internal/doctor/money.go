@@ -11,8 +11,9 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// money tells the charges and limits on jobs by gres/gpu. gres/gpu counts slots: a job sharing a
-// GPU counts like the owner of a GPU, and --exclusive as all slots of the node.
+// money tells what charges or limits jobs by gres/gpu. That GRES counts slots: a job that shares
+// a GPU counts as much as a job with the GPU to itself, and --exclusive as all slots of the
+// node.
 func (d *diagnosis) money() {
 	d.part("billing", "does not charge jobs that share a GPU for all of it", func(say func(Level, string, string)) {
 		const counts = " counts a job that shares a GPU as one that owns it"
@@ -54,7 +55,7 @@ func (d *diagnosis) money() {
 	})
 }
 
-// alike tells the other values to multiply.
+// alike tells which other values must be multiplied.
 func alike(scale int) string {
 	if scale == 1 {
 		return ""
@@ -73,12 +74,12 @@ func countsGPUs(list string) bool {
 	return false
 }
 
-// leastOfGPU is the least billing of a whole GPU: slurmdbd's bill for a job is a whole number, rounded down
-// (job_mgr.c, billable_tres; seen with 24.11.5: a quarter of a GPU at 1 is billed as nothing).
+// leastOfGPU is the least that a whole GPU is to be billed: slurmdbd bills a job a whole number, rounded
+// down (job_mgr.c, billable_tres; seen with 24.11.5: a quarter of a GPU at 1 is billed as nothing).
 const leastOfGPU = 1000
 
 // byCarma returns billing weights in which a GPU of the partition's size weighs as much as before, by its memory.
-// All weights are multiplied by scale, where sharing jobs would be rounded down else.
+// All weights are multiplied by scale where jobs that share would otherwise be rounded down.
 func byCarma(weights string, p config.Partition) (by string, scale int, changed bool) {
 	var kept []string
 	most, carma := 0.0, 0.0

@@ -20,7 +20,7 @@ func PrintJSON(w io.Writer, findings []Finding) error {
 		"worst": Worst(findings), "findings": findings})
 }
 
-// Print prints a line for each finding, with the step below.
+// Print prints a line for each finding, and below it what to do.
 func Print(w io.Writer, findings []Finding, style texttable.Style) error {
 	width := 0
 	for _, f := range findings {

@@ -62,7 +62,7 @@ func countsMemory(parameters string) bool {
 	return strings.Contains(strings.ToUpper(parameters), "MEMORY")
 }
 
-// cpusOf is slurmctld's CPU count of a node's line; 0: not said.
+// cpusOf is how many CPUs slurmctld counts by a node's line; 0: the line does not say.
 func cpusOf(n slurmconf.Record) int64 {
 	if v := number(n.Get("CPUs")); v > 0 {
 		return v

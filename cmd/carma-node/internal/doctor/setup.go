@@ -24,11 +24,11 @@ type Site struct {
 	Type      string // of the GPUs, as in gpu:a100:1; empty: none
 	MaxJobs   int    // that may share a GPU
 	Slurm     sctl.Version
-	SlurmConf slurmconf.File // present state; empty: none yet
+	SlurmConf slurmconf.File // the present file; empty: none yet
 }
 
 // Setup returns the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d needed
-// by CARMA on the site. An extended list keeps all of the site's own words.
+// by CARMA on the site. A list that is extended keeps all of the site's own words.
 func Setup(s Site) string {
 	var b strings.Builder
 	s.slurmConf(&b)
@@ -73,7 +73,7 @@ func (s Site) accounts() bool {
 	return s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd"
 }
 
-// nodeLine writes the line of the nodes, and returns their most CPUs and memory.
+// nodeLine writes the line of the nodes, and returns what they have at most.
 func (s Site) nodeLine(b *strings.Builder, gres string) (cpus, memory int64) {
 	own, node := s.ownNodes(), s.hardware()
 	for _, e := range otherGRES(own.Get("Gres")) {

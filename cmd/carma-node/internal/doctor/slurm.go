@@ -31,7 +31,7 @@ func (d *diagnosis) configuration() {
 	})
 }
 
-// Munge bears a skew of 300 s by default; job records suffer earlier.
+// Munge tolerates a skew of 300 s by default; job records suffer earlier.
 const (
 	skewWarn = 5 * time.Second
 	skewFail = 4 * time.Minute
@@ -146,7 +146,7 @@ func (d *diagnosis) gresSettings(say func(Level, string, string)) {
 	}
 }
 
-// hookNames are the hooks required in slurm.conf and their commands.
+// hookNames are the hooks that slurm.conf must name, and how.
 var hookNames = []struct{ setting, command string }{{"Prolog", "prolog"}, {"TaskProlog", "task-prolog"},
 	{"Epilog", "epilog"}}
 
@@ -207,8 +207,8 @@ func (d *diagnosis) accountingSettings(say func(Level, string, string)) {
 	}
 }
 
-// preemptSettings: a suspended job keeps its memory on the GPUs, so nobody else can get
-// the memory, and CARMA does not know of the suspension.
+// preemptSettings: a suspended job keeps its memory on the GPUs, so that no other job
+// can be given the memory, and CARMA does not know of the suspension.
 func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
 	for _, p := range d.SlurmConf.Partitions {
 		if _, ours := d.Config.Partition[p.Name]; ours {

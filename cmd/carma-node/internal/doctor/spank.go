@@ -16,7 +16,7 @@ const (
 	pyxisFile = "spank_pyxis.so"
 )
 
-// SPANK is the content of plugstack.conf, and its plugin of CARMA's.
+// SPANK is what plugstack.conf says, and CARMA's plugin in it.
 type SPANK struct {
 	Path    string // of plugstack.conf
 	Plugins []slurmconf.Plugin
@@ -31,7 +31,7 @@ func SPANKVersion(path string) (sctl.Version, error) {
 	return versionOf(path, "plugin_name", "plugin_type", "plugin_version", "slurm_spank_task_init")
 }
 
-// position is a plugin's place in the stack; -1: not there.
+// position is a plugin's place in the stack; -1: it is not there.
 func (s SPANK) position(file string) int {
 	return slices.IndexFunc(s.Plugins, func(p slurmconf.Plugin) bool { return p.Name() == file })
 }
@@ -42,10 +42,12 @@ func (s SPANK) Named() bool { return s.position(spankFile) >= 0 }
 // Own is the line of CARMA's; only where Named.
 func (s SPANK) Own() slurmconf.Plugin { return s.Plugins[s.position(spankFile)] }
 
-// release is the version shared by a SPANK plugin and its Slurm.
+// release is the part of the version that a SPANK plugin and its Slurm have in
+// common.
 func release(v sctl.Version) string { return fmt.Sprintf("%d.%02d", v.Major, v.Minor) }
 
-// spank judges the plugin; nothing is said without both CARMA's plugin and pyxis.
+// spank judges the plugin; nothing is said where there is neither CARMA's plugin nor
+// pyxis.
 func (d *diagnosis) spank() {
 	s := d.SPANK
 	at, pyxis := s.position(spankFile), s.position(pyxisFile)
@@ -84,8 +86,8 @@ func (d *diagnosis) spank() {
 			say(Warn, "pyxis is listed before "+spankFile+" and enters containers that do not know their GPUs",
 				"put "+spankFile+" first in "+s.Path)
 		}
-		// From 24.11 on slurmstepd starts the program by a helper of its own, missing in
-		// every image (NVIDIA/pyxis#163).
+		// From 24.11 on slurmstepd starts the program by a helper of its own, which no
+		// image has (NVIDIA/pyxis#163).
 		if v := d.setting("TaskProlog"); pyxis >= 0 && v != "" && !d.Installed.Before(24, 11) {
 			say(Warn, "TaskProlog="+v+" is not in a container's image: tasks of pyxis fail from Slurm 24.11 on",
 				"remove TaskProlog from slurm.conf: "+spankFile+" replaces it")

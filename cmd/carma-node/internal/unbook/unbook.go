@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unbook makes the pending jobs booked by CARMA Slurm's own again: CARMA can then be removed while
-// the jobs wait.
+// Package unbook makes the pending jobs that CARMA has booked Slurm's own again, so that CARMA can be
+// removed while they wait.
 package unbook
 
 import (
@@ -19,14 +19,14 @@ type Queue interface {
 	Unbook(context.Context, sctl.Booked, sctl.Version) error
 }
 
-// Left is a job still booking memory, and the reason.
+// Left is a job that still books memory, and why.
 type Left struct {
 	Job string
 	Err error
 }
 
-// All changes the jobs with booked memory, a job in each pause, and returns how many book nothing now and
-// which do. Jobs changed by another call are not changed again.
+// All changes the jobs that book memory, one after each pause, and returns how many book nothing now and
+// which still do. Jobs changed by another call are not changed again.
 func All(ctx context.Context, q Queue, v sctl.Version, pause time.Duration) (done int, left []Left, err error) {
 	jobs, err := q.Booked(ctx)
 	if err != nil {
@@ -36,8 +36,8 @@ func All(ctx context.Context, q Queue, v sctl.Version, pause time.Duration) (don
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for _, j := range jobs {
-		// A running task of the array refuses the change; the waiting tasks have taken the change. So
-		// an error counts only where the job books memory afterwards.
+		// A running task of the array refuses the change; the tasks that wait have taken it. So an
+		// error counts only where the job books memory afterwards.
 		if err := q.Unbook(ctx, j, v); err != nil {
 			failed[j.Target.String()] = err
 			if sctl.Unanswered(err) {

@@ -12,8 +12,8 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// slurmdbd is records as the nodes forwarded them to slurmdbd. What Slurm itself
-// knows of a job is Slurm's word.
+// slurmdbd is records as the nodes forwarded them to slurmdbd. Slurm's own facts
+// on a job are Slurm's word.
 type slurmdbd struct {
 	attempts []db.Attempt
 	left     Left
@@ -25,7 +25,7 @@ type accountedID struct {
 	job     uint32
 }
 
-// accountedPart is what a worker has read of some jobs.
+// accountedPart holds the jobs read by a worker.
 type accountedPart struct {
 	jobs     []sctl.Accounted // without their comments
 	attempts []db.Attempt
@@ -102,7 +102,7 @@ func (p *accountedPart) unpack(batch []sctl.Accounted) {
 		}
 		p.left.Refused += refused
 		for _, a := range attempts {
-			a.Cluster, a.GPUs = j.Cluster, nil // the sums are what reports show
+			a.Cluster, a.GPUs = j.Cluster, nil // reports show the sums
 			p.attempts = append(p.attempts, a)
 		}
 		j.Comment = ""

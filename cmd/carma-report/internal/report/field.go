@@ -33,9 +33,9 @@ const (
 	words     // a list of texts
 )
 
-// value is a field of one job. known is false where there is none; what a list has
-// stands in text, between commas. It is small enough to travel in registers, for a
-// report may hand over forty million.
+// value is a field of one job. known is false where there is none; the items of a
+// list stand in text, between commas. A value is small enough to travel in
+// registers, for a report may hand over forty million.
 type value struct {
 	known bool
 	num   float64

@@ -56,7 +56,7 @@ func learn(ctx context.Context, sources []source, sel *selection) (*history.Lear
 	return l, scripts, err
 }
 
-// runOf makes a run of a job.
+// runOf is the lesson of a job.
 func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
 	r := history.Run{Key: key, UID: j.UID, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS),
@@ -79,7 +79,7 @@ func runOf(j *job) history.Run {
 func writeHistory(path string, l *history.Learner, now int64) error {
 	var before history.Snapshot
 	if text, err := os.ReadFile(path); err == nil {
-		// A spoiled one is replaced, and the base is learned anew.
+		// A spoiled snapshot is replaced, and the base is learned anew.
 		before, _ = history.Parse(text)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the history before: %w", err)
@@ -100,9 +100,9 @@ func writeHistory(path string, l *history.Learner, now int64) error {
 	return nil
 }
 
-// readersOf gives a file the mode, the owner and the group of the one at path. A first one
-// is its writer's alone, but where root writes it, who gives it to the directory's owner:
-// SlurmUser is to read it.
+// readersOf gives a file the mode, the owner and the group of the one at path. A first
+// file is its writer's alone, but root gives a first file to the directory's owner:
+// SlurmUser is to read the file.
 func readersOf(path string, f *os.File) error {
 	root := os.Geteuid() == 0 // only root gives files away
 	mode := fs.FileMode(0o600)
@@ -149,7 +149,7 @@ func (r *Report) WriteHistory(ctx context.Context, path string) error {
 	return writeHistory(path, l, r.style.time.Now.Unix())
 }
 
-// printHistory lists what is known, the newest first.
+// printHistory lists the known runs, the newest first.
 func printHistory(w io.Writer, l *history.Learner, scripts map[history.Key]script, s *style, most int) error {
 	order, values := l.Values()
 	t := texttable.Table{Columns: texttable.Columns("KEY", "USER", "NAME", ">RUNS", ">PEAK", ">SPREAD",

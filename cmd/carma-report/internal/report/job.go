@@ -22,8 +22,8 @@ type job struct {
 	WaitS       figure.Measured // before all attempts
 	RunS        float64         // of all attempts
 	PeakMiB     int64           // highest of all attempts
-	FailedMiB   int64           // the most that an attempt had booked that ran out of memory
-	Requeued    string          // partition where it was requeued
+	FailedMiB   int64           // the highest booking of an attempt that ran out of memory
+	Requeued    string          // partition where the job was requeued
 	Recovered   bool            // was requeued and ended well
 	UsefulS     figure.Measured // time that its work takes alone, without attempts that it lost by sharing
 	figures     *db.Total       // sums over attempts and nodes
@@ -84,7 +84,7 @@ func (j *job) merge(attempts []db.Attempt) {
 	j.finish()
 }
 
-// one makes a job of its only attempt.
+// one makes a job of a single attempt.
 func (j *job) one(a *db.Attempt) {
 	j.reset(a, &a.Total)
 	if a.OOM != "" {
@@ -183,7 +183,7 @@ func (j *job) addAlone(a *db.Attempt) {
 		if !*begun {
 			*sum, *begun = 0, true
 		}
-		*sum += t.AloneS // with one unknown it is unknown
+		*sum += t.AloneS // with one unknown the sum is unknown
 	}
 	to(&j.figures.AloneS, &j.several.aloneOf)
 	if a.RequeuedTo == "" {
@@ -191,7 +191,7 @@ func (j *job) addAlone(a *db.Attempt) {
 	}
 }
 
-// plus adds what is known.
+// plus adds the known values.
 func plus(a, b figure.Measured) figure.Measured {
 	switch {
 	case !a.Known():

@@ -90,7 +90,7 @@ func (j *job) preallocated() string {
 	if j.figures.PeakHow != figure.Exact {
 		return ""
 	}
-	if j.Mode != jobenv.ModeShared { // it had whole GPUs
+	if j.Mode != jobenv.ModeShared { // the job had whole GPUs
 		return history.Preallocated(j.PeakMiB, 0, max(j.FullMiB, j.ReserveMiB))
 	}
 	return history.Preallocated(j.PeakMiB, j.ReserveMiB, j.FullMiB)

@@ -23,7 +23,7 @@ type jobPage struct {
 	job      *job
 	attempts []db.Attempt
 	totalMiB int64       // of its first GPU; 0: not known
-	series   []db.Sample // of its first GPU while it ran
+	series   []db.Sample // of its first GPU during the run
 	style    style
 }
 

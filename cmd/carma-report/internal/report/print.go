@@ -70,8 +70,8 @@ func (r *Report) table(ctx context.Context, out io.Writer) (found bool, err erro
 	return found, w.Flush()
 }
 
-// pad adds a cell and the blanks around it. One that is too long for a width
-// that the user gave is cut, with a + as sacct has it.
+// pad adds a cell and the blanks around it. A cell too long for the user's
+// width is cut, with a + as in sacct.
 func (r *Report) pad(line, cell []byte, i, width int) []byte {
 	if i > 0 {
 		line = append(line, ' ', ' ')
@@ -125,8 +125,8 @@ func (r *Report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *
 	return found, err
 }
 
-// delimited prints what programs read: raw numbers, a separator, quotes where CSV
-// wants them.
+// delimited prints output for programs: raw numbers, a separator, quotes where
+// CSV wants them.
 func (r *Report) delimited(ctx context.Context, out io.Writer, separator string, csv, trailing bool) (bool, error) {
 	w := bufio.NewWriterSize(out, 1<<16)
 	end := func(line []byte) []byte {

@@ -122,8 +122,8 @@ func split(ctx context.Context, sources []source) ([]idRange, error) {
 	return list, nil
 }
 
-// scan hands the selected jobs of a range to f, one after the other; f must not
-// keep them.
+// scan hands the selected jobs of a range to f in sequence; f must not keep
+// them.
 func scan(ctx context.Context, sources []source, s *selection, r idRange, f func(*job) error) error {
 	filter := s.Filter
 	filter.FromJob, filter.BeforeJob = r.from, r.before
@@ -166,8 +166,8 @@ func scan(ctx context.Context, sources []source, s *selection, r idRange, f func
 	return nil
 }
 
-// inOrder sorts attempts and drops those that are there twice, as when a database
-// and its copy are read.
+// inOrder sorts attempts and drops duplicates, as when a database and its copy
+// are read.
 func inOrder(all []db.Attempt) []db.Attempt {
 	order := func(a, b db.Attempt) int {
 		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster),

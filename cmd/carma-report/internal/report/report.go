@@ -42,7 +42,7 @@ const (
 	History = "history"
 )
 
-// Views are the views beside jobs.
+// Views are the other views, beside jobs.
 var Views = []string{Summary, GPUs, History}
 
 // Report is a selection of jobs and how to print it.
@@ -112,10 +112,11 @@ func (r *Report) Read(d *db.DB) {
 // Left tells of how many records in slurmdbd were left out.
 type Left struct {
 	Spoiled int // jobs whose records cannot be read
-	Refused int // records that stand at a job that they are not of
+	Refused int // records stored at a wrong job
 }
 
-// ReadSlurmdbd reads what slurmdbd has in place of databases. It has no samples of GPUs.
+// ReadSlurmdbd reads slurmdbd's records in place of databases. slurmdbd has no samples
+// of GPUs.
 func (r *Report) ReadSlurmdbd(ctx context.Context, c sctl.Client) (Left, error) {
 	sel := *r.sel
 	if r.View == History {

@@ -18,8 +18,8 @@ import (
 	"carma/slurmbridge/version"
 )
 
-// group is what some jobs come to together. Means are over jobs. docs/json.md
-// describes the JSON.
+// group holds the figures of some jobs together. Means are over jobs.
+// docs/json.md describes the JSON.
 type group struct {
 	Name         string  `json:"name"`
 	Jobs         int     `json:"jobs"`
@@ -59,7 +59,7 @@ type summary struct {
 	order     []string
 }
 
-// dimensions are the keys of groups of jobs.
+// dimensions are what jobs can be grouped by.
 var dimensions = map[string]func(*job, *time.Location) string{
 	"user":      func(j *job, _ *time.Location) string { return cmp.Or(j.User, unknownText) },
 	"account":   func(j *job, _ *time.Location) string { return cmp.Or(j.Account, unknownText) },
@@ -294,7 +294,7 @@ func (g *group) row() []string {
 	}
 }
 
-// legend says what the columns are and of how many jobs their figures are known.
+// legend explains the columns and of how many jobs their figures are known.
 func (s *summary) legend() []string {
 	t := &s.Total
 	of := func(n int) string {

@@ -16,7 +16,7 @@ import (
 	"carma/cmd/carma-sim/internal/replay"
 )
 
-// Job is one job of the trace as it is submitted.
+// Job is a job of the trace as submitted.
 type Job struct {
 	GPUs       int
 	Exclusive  bool
@@ -125,7 +125,8 @@ func (c *Cluster) Cancel(ctx context.Context, ids []string) error {
 	return err
 }
 
-// attempt is one attempt of a job; end is zero if its script did not get there.
+// attempt is one attempt of a job; end is zero if its script did not reach its
+// end.
 type attempt struct {
 	begin, end time.Time
 	rc         int
@@ -172,9 +173,9 @@ func parseTimes(path, text string) ([]attempt, error) {
 	return list, nil
 }
 
-// Collect sums up what became of the jobs. begun is when the first was
-// submitted, before is what the GPUs were like then; times of the result are
-// simulated.
+// Collect sums up the results of the jobs. begun is when the first was
+// submitted, before is the state of the GPUs at the time; times of the result
+// are simulated.
 func (c *Cluster) Collect(ctx context.Context, ids []string, jobs []Job, begun time.Time, before GPUs) (replay.Result,
 	error) {
 	after, err := c.Look(ctx)

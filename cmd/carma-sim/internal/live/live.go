@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package live submits a trace to a development cluster as real batch jobs
-// whose training process is simjob, so that what carma-sim says can be held
-// against what Slurm, the hooks and the agent do.
+// whose training process is simjob, so that the results of carma-sim can be
+// compared with Slurm, the hooks and the agent.
 package live
 
 import (
@@ -29,21 +29,21 @@ import (
 // Cluster is a development cluster of one node (contrib/devcluster).
 type Cluster struct {
 	Config config.Config
-	GPUs   GPUs // when it was opened
+	GPUs   GPUs // when the cluster was opened
 
 	dir   string // of the cluster
 	state string // of the simulated GPUs
 	user  string
 }
 
-// GPUs are the simulated GPUs at one moment. Times and energy are simulated.
+// GPUs are the simulated GPUs at a moment. Times and energy are simulated.
 type GPUs struct {
 	NowS      float64 `json:"now_s"`
 	TimeScale float64 `json:"time_scale"` // simulated seconds in a real one
 	List      []GPU   `json:"gpus"`
 }
 
-// GPU is one of them.
+// GPU is a simulated GPU.
 type GPU struct {
 	TotalMiB   int64   `json:"memory_total_mib"`
 	PowerWatts float64 `json:"power_w"`
@@ -65,7 +65,7 @@ func (g *GPUs) watts() (sum float64) {
 	return sum
 }
 
-// Open finds the cluster that the environment names.
+// Open finds the cluster named in the environment.
 func Open(ctx context.Context) (*Cluster, error) {
 	c := &Cluster{dir: os.Getenv("CARMA_DEVCLUSTER")}
 	user, _, _ := strings.Cut(os.Getenv("CARMA_USERS"), " ")
@@ -101,8 +101,8 @@ func (c *Cluster) Look(ctx context.Context) (GPUs, error) {
 	return g, nil
 }
 
-// output runs a program and returns what it prints; its own words are in the
-// error.
+// output runs a program and returns its output; the program's error messages
+// are in the error.
 func output(ctx context.Context, dir string, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
@@ -135,8 +135,8 @@ func (c *Cluster) setup(s replay.Setup, l Latency) replay.Setup {
 
 // Simulate plays the same jobs with the same draws. A few tenths of a second at
 // one start can send everything after it another way, on the cluster as here, and
-// the latency is known no better: so it is a quarter less to a quarter more than was
-// measured, and the figures are those of all runs.
+// the latency is known no better: so the simulated latency is a quarter less to a
+// quarter more than was measured, and the figures cover all runs.
 func (c *Cluster) Simulate(s replay.Setup, l Latency, w *workload.Workload) (replay.Figures, error) {
 	const runs = 25
 	run := 0

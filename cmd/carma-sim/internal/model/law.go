@@ -27,7 +27,7 @@ func lawNames() string {
 	return strings.Join(names, ", ")
 }
 
-// LawOf returns the law that the model names.
+// LawOf returns the law named by the model.
 func (g GPU) LawOf() Law {
 	if g.Law == "table" {
 		return table(g.TableSlowdown)
@@ -50,11 +50,12 @@ var measured = sync.OnceValue(func() []data.Interference {
 // MeasuredMixes is how many there are.
 func MeasuredMixes() int { return len(measured()) }
 
-// nearDemand is how far the SM activity of a job may be off that of a measured mix.
+// nearDemand is how far the SM activity of a job may be from the activity of a measured
+// mix.
 const nearDemand = 0.1
 
-// measuredFirst takes the speed of a measured mix, where each client is near to
-// one of it, and the rule for all others.
+// measuredFirst takes the speed of a measured mix, where each client is near to a client
+// of the mix, and the rule for all other clients.
 func measuredFirst(rows []data.Interference, rule Law) Law {
 	return func(c []Client) float64 {
 		at := slices.IndexFunc(rows, func(r data.Interference) bool { return near(c, r.DemandPct) })
@@ -92,7 +93,7 @@ func propu(c []Client) float64 {
 	for i := range c {
 		c[i].Rate = 0
 	}
-	// Those at full speed leave the rest of the work to the others, so k grows
+	// Clients at full speed leave the rest of the work to the others, so k grows
 	// until nobody new reaches full speed.
 	for {
 		rest, squares := util, 0.0
@@ -129,8 +130,7 @@ func none(c []Client) float64 {
 	return util
 }
 
-// table slows k clients by slowdown[k-1], whatever they are; activity follows
-// from the rates.
+// table slows any k clients by slowdown[k-1]; activity follows from the rates.
 func table(slowdown []float64) Law {
 	return func(c []Client) float64 {
 		rate := 1 / slowdown[min(max(len(c), 1), len(slowdown))-1]

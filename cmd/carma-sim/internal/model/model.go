@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package model is the world that carma-sim plays: how jobs start, what memory
-// they take, how they slow each other down and what power a GPU draws. Every
-// parameter stands in model.toml with its source.
+// Package model is the world that carma-sim plays: how jobs start, how much
+// memory jobs take, how they slow each other down and what power a GPU draws.
+// Every parameter stands in model.toml with its source.
 package model
 
 import (
@@ -29,7 +29,7 @@ type Model struct {
 	Synth      map[string]Class   `toml:"synth"`
 }
 
-// Job is what differs from run to run of one job.
+// Job holds the properties of a job that differ from run to run.
 type Job struct {
 	StartupS          Range   `toml:"startup_s"`
 	SpikeS            Range   `toml:"spike_s"`
@@ -73,7 +73,7 @@ type PaperV2 struct {
 	MinFreeMiB int64   `toml:"min_free_mib"`
 }
 
-// Slurm is what the project's way through Slurm adds.
+// Slurm is the time that the project's way through Slurm adds.
 type Slurm struct {
 	ScheduleS     float64 `toml:"schedule_s"`
 	LaunchS       float64 `toml:"launch_s"`
@@ -100,7 +100,7 @@ type Analytic struct {
 	UnsureRatio []float64 `toml:"unsure_ratio"`
 }
 
-// History is what is booked from earlier runs.
+// History is the booking from earlier runs.
 type History struct {
 	MarginPct []int64 `toml:"margin_pct"` // after one run, two, ...; the last one for all more
 }
@@ -232,7 +232,8 @@ func rising(v []float64) bool {
 	return true
 }
 
-// Interpolate reads a piecewise linear curve at x; beyond its ends it is flat.
+// Interpolate reads a piecewise linear curve at x; beyond its ends the curve is
+// flat.
 func Interpolate(xs, ys []float64, x float64) float64 {
 	if x <= xs[0] {
 		return ys[0]

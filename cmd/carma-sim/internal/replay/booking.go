@@ -15,7 +15,7 @@ import (
 	"carma/slurmbridge/policy"
 )
 
-// booking is what slurmctld adds to a job at submission.
+// booking holds the values that slurmctld adds to a job at submission.
 type booking struct {
 	exclusive  bool
 	reserveMiB int64   // per GPU
@@ -23,21 +23,21 @@ type booking struct {
 	smactPct   float64 // expected; 0: not known
 }
 
-// partition is the name of the only one in a simulation.
+// partition is the name of the only partition in a simulation.
 const partition = "gpu"
 
-// booker books as libcarma does: through annotate, with a script that holds
-// what a user would write.
+// booker books as libcarma does: through annotate, with a script as a user
+// would write.
 type booker struct {
 	set   *Setup
 	site  annotate.Site
-	given *estimator.Estimate // what the site's estimator answers next
-	fixed []booking           // by job, where it does not depend on earlier runs
-	known []bool              // fixed holds it
+	given *estimator.Estimate // the next answer of the site's estimator
+	fixed []booking           // by job, where the booking does not depend on earlier runs
+	known []bool              // fixed holds the job's booking
 	peaks []learned           // by job
 }
 
-// learned is what history knows of a job.
+// learned is history's knowledge of a job.
 type learned struct {
 	runs     int
 	peakMiB  int64
@@ -73,7 +73,7 @@ func (b *booker) learn(job int32, peakMiB int64, smactPct float64) {
 	p.smactPct = smactPct
 }
 
-// book returns what is booked for a submission of a job.
+// book returns the booking for a submission of a job.
 func (b *booker) book(id int32, j *workload.Job) (booking, error) {
 	if b.set.Estimator == History {
 		p := b.peaks[id]
@@ -124,8 +124,8 @@ func (b *booker) bookFixed(j *workload.Job) (booking, error) {
 
 func (b *booker) mem(mib int64) string { return fmt.Sprintf("mem=%dM", min(mib, b.set.GPUMemMiB)) }
 
-// annotate asks the code that runs inside slurmctld. given is what its
-// estimator finds for the script's summary; nil: the script has none.
+// annotate asks the code that runs inside slurmctld. given is its estimator's
+// result for the script's summary; nil: the script has none.
 func (b *booker) annotate(j *workload.Job, line string, given *estimator.Estimate, smactPct float64) (booking, error) {
 	script := "#!/bin/bash\n#CARMA " + line + "\n"
 	if given != nil {

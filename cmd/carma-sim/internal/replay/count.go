@@ -10,9 +10,9 @@ import (
 	"carma/gres/choose"
 )
 
-// publish works out what jobs can get of a node, and plans
-// that slurmctld is told of it: the agent takes a moment, and may not speak more
-// often than about once a second.
+// publish works out how much of a node jobs can get, and plans when slurmctld is
+// told: the agent takes a moment, and may not speak more often than about once a
+// second.
 func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
 	s.offers, s.readings, s.leases = s.offers[:0], s.readings[:0], s.leases[:0]
@@ -48,8 +48,8 @@ func (s *slurm) tell(id int32) {
 	s.count(id)
 }
 
-// count is slurmctld's own view of a node: no more than it was told, and no more
-// than is left of what jobs consume.
+// count is slurmctld's own view of a node: no more than the agent has told
+// slurmctld, and no more than is left of the GRES that jobs consume.
 func (s *slurm) count(id int32) {
 	n := &s.nodes[id]
 	more := false
@@ -67,7 +67,8 @@ func (s *slurm) count(id int32) {
 	}
 }
 
-// bounded is what slurmctld would give of each of so many GPUs, of what it was told.
+// bounded is how much slurmctld would give of each of so many GPUs, out of the
+// published count.
 func (n *node) bounded(gpus int, mib int64) int64 {
 	if n.slots < int64(gpus) {
 		return 0
@@ -80,8 +81,8 @@ func (n *node) gives(e *waiter) bool {
 	return n.bounded(int(e.gpus), n.told.To(e.user, int(e.gpus))) >= e.need
 }
 
-// consume takes from the node what a job holds there, times is 1, or gives it
-// back, -1.
+// consume takes from the node the slots and memory that a job holds there
+// (times is 1), or gives them back (-1).
 func (s *slurm) consume(task, id int32, times int64) {
 	n := &s.nodes[id]
 	gpus := int64(s.m.tasks[task].job.GPUs)
@@ -120,7 +121,7 @@ func (s *slurm) start(task, id int32) {
 	s.m.plan(s.m.taskTimer(task), s.m.now+s.set.PrologWaitS)
 }
 
-// retry lets Prologs that wait look again where something has changed.
+// retry lets waiting Prologs look again where something has changed.
 func (s *slurm) retry() {
 	for i := 0; i < len(s.woken); i++ { // a lease may wake more
 		n := &s.nodes[s.woken[i]]
@@ -138,10 +139,10 @@ func (s *slurm) retry() {
 	s.woken = s.woken[:0]
 }
 
-// giveBack is what a Prolog does that has found no GPUs in time: the job goes
-// back to the queue and backs off (package prolog, backOff). One given
-// back often, and now for other users' jobs, waits for idle GPUs, which it shares
-// none the less.
+// giveBack is a Prolog that has found no GPUs in time: the job goes back to the
+// queue and backs off (package prolog, backOff). A job that was given back often,
+// and now for other users' jobs, waits for idle GPUs, which the job shares none
+// the less.
 func (s *slurm) giveBack(task int32) {
 	id := s.sentTo[task]
 	n := &s.nodes[id]

@@ -9,9 +9,9 @@ import (
 	"carma/cmd/carma-sim/internal/workload"
 )
 
-// Draw is what one run of a submission is like: the job's figures with this
-// seed's jitter in them. Times are simulated seconds; arrival is since the
-// first submission.
+// Draw describes a run of a submission: the job's figures with the seed's
+// jitter in them. Times are simulated seconds; arrival is since the first
+// submission.
 type Draw struct {
 	ArrivalS  float64
 	StartupS  float64
@@ -21,9 +21,9 @@ type Draw struct {
 	SteadyMiB int64
 }
 
-// DrawOf draws submission i of a workload. It depends on nothing but the seed,
-// the submission and its place, so that configurations are compared on the same
-// jobs.
+// DrawOf draws submission i of a workload. The draw depends on nothing but the
+// seed, the submission and its place, so that configurations are compared on
+// the same jobs.
 func (s *Setup) DrawOf(w *workload.Workload, i int) Draw {
 	sub, jitter := &w.Trace[i], &s.Model.Job
 	j := &w.Jobs[sub.Job]
@@ -38,14 +38,14 @@ func (s *Setup) DrawOf(w *workload.Workload, i int) Draw {
 	return d
 }
 
-// Booked is what a submission books: whole GPUs, or so much memory of each.
+// Booked is the booking of a submission: whole GPUs, or so much memory of each.
 type Booked struct {
 	Exclusive  bool
 	ReserveMiB int64
 }
 
-// Bookings returns what each submission of a workload books, as far as that
-// does not depend on how earlier ones end.
+// Bookings returns what each submission of a workload books, as far as the
+// booking does not depend on how earlier submissions end.
 func (s *Setup) Bookings(w *workload.Workload) ([]Booked, error) {
 	b := newBooker(s, w)
 	list := make([]Booked, len(w.Trace))

@@ -9,11 +9,10 @@ import (
 	"carma/slurmbridge/policy"
 )
 
-// Ideal plays the workload as a packer would that knows what each job truly
-// uses at every moment, acts at once and has no gate on activity: in three
-// orders of the queue, with and without GPUs held for large requests. Each
-// figure of the result is the best of these runs, so that no single run reaches
-// all of them.
+// Ideal plays the workload as a packer would that knows each job's true use at
+// every moment, acts at once and has no gate on activity: in three orders of
+// the queue, with and without GPUs held for large requests. Each figure of the
+// result is the best of these runs, so that no single run reaches all of them.
 func Ideal(set Setup, w *workload.Workload) (Result, error) {
 	set = set.knowing()
 	longest, shortest := make([]float64, len(w.Trace)), make([]float64, len(w.Trace))
@@ -42,7 +41,7 @@ func Ideal(set Setup, w *workload.Workload) (Result, error) {
 	return best, nil
 }
 
-// knowing returns the setup of one who knows what jobs truly use.
+// knowing returns the setup of a packer that knows the true use of jobs.
 func (s Setup) knowing() Setup {
 	s.Mode, s.Estimator, s.Queue = Slurm, Oracle, Backfill
 	s.Policy, s.Streams, s.Record, s.ideal = policy.LUG, false, false, true
@@ -52,15 +51,15 @@ func (s Setup) knowing() Setup {
 	return s
 }
 
-// Bound is what no schedule can beat while SM work is conserved.
+// Bound is a limit that no schedule can beat while SM work is conserved.
 type Bound struct {
 	MakespanS float64
 	EnergyJ   float64
 }
 
-// BoundOf: from each arrival on, the SM work that is still to come takes all
-// GPUs at full activity at least so long, and a job at least its own time. Power
-// is a concave function of activity, so it lies above the straight line from
+// BoundOf: from each arrival on, the SM work still to come takes all GPUs at
+// full activity at least so long, and a job at least its own time. Power is a
+// concave function of activity, so the curve lies above the straight line from
 // idle to full.
 func BoundOf(set Setup, w *workload.Workload) Bound {
 	var b Bound

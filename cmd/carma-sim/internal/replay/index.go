@@ -5,8 +5,8 @@ package replay
 import "math/bits"
 
 // index finds the first node that offers enough of each of some number of GPUs: a tree of
-// maxima over the nodes for each. So a decision costs the
-// logarithm of the number of nodes.
+// maxima over the nodes for each number. So a decision costs the logarithm of the number
+// of nodes.
 type index struct {
 	leaves int // a power of two, the nodes and some empty ones
 	trees  [][]int64

@@ -37,9 +37,9 @@ type task struct {
 
 	gpus   []int32
 	server int32 // MPS server; 0: none
-	limit  int64 // MiB per GPU that it may take; 0: no limit
+	limit  int64 // MiB per GPU that the task may take; 0: no limit
 	mem    int64 // MiB on each of its GPUs now
-	seen   int64 // the most that it has had there
+	seen   int64 // the most that the task has had there
 
 	arrival  float64
 	alone    float64 // s on its GPUs, this run's jitter in it
@@ -50,7 +50,7 @@ type task struct {
 	begun    float64 // this attempt
 	appeared float64 // on its GPUs
 	memAt    float64 // next change of memory
-	left     float64 // s of work alone left
+	left     float64 // s of work alone, still to do
 	rate     float64
 	since    float64 // left and rate hold from then
 	doneAt   float64
@@ -63,7 +63,7 @@ type task struct {
 
 // gpu is one GPU.
 type gpu struct {
-	residents []int32 // tasks with a process on it, clients of one server together
+	residents []int32 // tasks with a process on the GPU, clients of one server together
 	rates     []float64
 	used      int64   // MiB, the driver's own included
 	util      float64 // 0 to 1
@@ -92,26 +92,26 @@ type machine struct {
 	capacity  int64 // MiB of a GPU
 	ooms      int
 	givenBack int
-	done      int // tasks that have ended
+	done      int // ended tasks
 	clients   []model.Client
 	record    *recorder
 }
 
-// scheduler decides. The machine tells it what happened; after everything of
-// one moment it may start tasks.
+// scheduler decides. The machine tells the scheduler of happenings; after all
+// happenings of one moment the scheduler may start tasks.
 type scheduler interface {
 	happened(what happening, id int32)
 	decide() error
 }
 
-// happening is what a scheduler is told of.
+// happening is an event told to a scheduler.
 type happening uint8
 
 const (
-	submitted happening = iota // task: it is in the queue, for the first time or again
+	submitted happening = iota // task: in the queue, for the first time or again
 	appeared                   // task: its processes are on its GPUs
-	left                       // task: they are gone
-	released                   // task: it has given its GPUs back
+	left                       // task: its processes are gone
+	released                   // task: has given its GPUs back
 	gaveUp                     // task: its Prolog has waited long enough
 	changed                    // GPU: its activity or memory is another
 	timer                      // GPU: the time that the scheduler planned
@@ -136,7 +136,7 @@ func newMachine(s *Setup, w *workload.Workload) *machine {
 	for i := range m.tasks {
 		sub, t, d := &w.Trace[i], &m.tasks[i], s.DrawOf(w, i)
 		t.job, t.user, t.arrival = &w.Jobs[sub.Job], sub.User, d.ArrivalS
-		if s.ideal { // one that knows no users shares through MPS always
+		if s.ideal { // a scheduler that knows no users shares through MPS always
 			t.user = 0
 		}
 		t.startup, t.spike, t.alone, t.peak, t.steady = d.StartupS, d.SpikeS, d.AloneS, d.PeakMiB, d.SteadyMiB
@@ -198,8 +198,8 @@ func (m *machine) fire(id int32) {
 	}
 }
 
-// grow brings the memory of a task to what it has at this moment, and plans the
-// next change. It returns false if the task died of it.
+// grow brings the memory of a task up to date, and plans the next change. The
+// result is false if the task died of the growth.
 func (m *machine) grow(id int32) bool {
 	t := &m.tasks[id]
 	ramp := m.set.Model.Job.RampS
@@ -231,7 +231,8 @@ func (m *machine) grow(id int32) bool {
 	return true
 }
 
-// resize sets the memory of a task on all its GPUs; false if refused.
+// resize sets the memory of a task on all its GPUs; false if the memory is
+// refused.
 func (m *machine) resize(id int32, mib int64) bool {
 	t := &m.tasks[id]
 	if t.limit > 0 && mib > t.limit {
@@ -351,7 +352,7 @@ func (m *machine) account(g int32) {
 	}
 }
 
-// tell passes on that a GPU is another than before.
+// tell passes on that a GPU has changed.
 func (m *machine) tell(g int32) {
 	if m.record != nil {
 		m.record.touch(g)

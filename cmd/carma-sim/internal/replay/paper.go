@@ -17,7 +17,8 @@ import (
 // paper plays the loops of the reference system on one server, as far as they
 // are known from its behaviour. Both versions look at the head of one queue;
 // enough idle GPUs take it whatever the policy; else the policy shares GPUs. A
-// task that failed is started again exclusively, and nothing else is until then.
+// failed task is started again exclusively, and no other task is started until
+// then.
 //
 //   - paper-v1 looks every 35 s (65 s when it shares), sees memory and activity as
 //     they were at the end of the last 90 s, and keeps no account of what it
@@ -25,8 +26,8 @@ import (
 //   - paper-v2 looks every second, sees a rolling window, and locks a GPU until
 //     its new task has settled.
 //
-// The choice itself is gres/choose's, on readings that show what each version
-// sees.
+// The choice itself is gres/choose's, on readings that show each version's
+// view.
 type paper struct {
 	m        *machine
 	set      *Setup
@@ -34,13 +35,13 @@ type paper struct {
 	queue    []int32
 	recovery []int32
 	failed   []int32 // since the last scan
-	step     func()  // what comes at the next alarm
+	step     func()  // the event at the next alarm
 	last     string
 	err      error
 
 	seen   []gres.Reading // v1: at the end of the last window
 	locked []float64      // v2: by GPU, until when; +Inf: the task has not shown itself
-	by     []int32        // v2: which task locks it
+	by     []int32        // v2: which task locks the GPU
 	wake   float64        // v2: when the answer can be another
 	dummy  []gres.Lease
 }
@@ -119,7 +120,7 @@ func (p *paper) release(id int32) {
 	}
 	p.m.tasks[id].gpus = nil
 	p.failed = append(p.failed, id)
-	// One that has its GPUs to itself and still fails never ends.
+	// A task that has its GPUs to itself and still fails never ends.
 	if t := &p.m.tasks[id]; t.peak > p.m.capacity-p.set.Model.GPU.BaseMiB {
 		p.failed = p.failed[:len(p.failed)-1]
 		p.m.finish(id, true)
@@ -174,7 +175,7 @@ func (p *paper) collocate() {
 	p.m.plan(p.m.ownTimer(loopTimer), p.m.now+p.set.Model.PaperV1.ScanS)
 }
 
-// publish replaces what paper-v1 sees at the end of a window.
+// publish replaces paper-v1's view at the end of a window.
 func (p *paper) publish() {
 	for g := range p.seen {
 		p.seen[g] = p.reading(g, p.set.WindowS)
@@ -243,7 +244,7 @@ func (p *paper) look() {
 	p.wakeAt(next)
 }
 
-// startIdle starts a task on GPUs that no process is seen on.
+// startIdle starts a task on GPUs on which no process is seen.
 func (p *paper) startIdle(id int32) bool {
 	readings := make([]gres.Reading, len(p.m.gpus))
 	for g := range readings {
@@ -272,7 +273,7 @@ func (p *paper) startShared(id int32, seen []gres.Reading) bool {
 	}
 	limits := p.set.Thresholds
 	limits.MaxJobs, limits.Settle = math.MaxInt, 0
-	if p.set.Policy == policy.RoundRobin { // it knows no condition
+	if p.set.Policy == policy.RoundRobin { // the scheduler knows no condition
 		limits.SMActMaxPct = math.Inf(1)
 		r.ReserveMiB, r.MarginMiB = 0, 0
 	}
@@ -286,7 +287,7 @@ func (p *paper) startShared(id int32, seen []gres.Reading) bool {
 	}))
 }
 
-// request is the need of the task on a shared GPU.
+// request is the memory that the task must find free on a shared GPU.
 func (p *paper) request(t *task) (gres.Request, error) {
 	r := gres.Request{GPUs: t.job.GPUs, MarginMiB: p.set.Thresholds.MarginMiB}
 	switch p.set.Estimator {
@@ -313,7 +314,7 @@ func (p *paper) request(t *task) (gres.Request, error) {
 	return r, nil
 }
 
-// start launches a task on the GPUs of a decision, if it has any.
+// start launches a task on the GPUs of a decision, if there are any.
 func (p *paper) start(id int32, d choose.Decision) bool {
 	if d.UUIDs == nil {
 		return false

@@ -4,9 +4,9 @@ package replay
 
 import "math"
 
-// agenda is what comes next: an indexed heap of entities by the time of their
-// next event. Every entity has at most one. Entities of the same time come in
-// order of their numbers, so that runs repeat.
+// agenda holds the next events: an indexed heap of entities by the time of
+// their next event. Every entity has at most one. Entities of the same time
+// come in order of their numbers, so that runs repeat.
 type agenda struct {
 	at   []float64 // by entity; +Inf: nothing planned
 	pos  []int32   // by entity: place in heap, -1: none

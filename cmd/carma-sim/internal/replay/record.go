@@ -30,8 +30,8 @@ func newRecorder(m *machine) *recorder {
 	return r
 }
 
-// touch notes what a GPU is like from now on. Changes come in groups at one
-// moment: the last one stands.
+// touch notes the state of a GPU from now on. Changes come in groups at one
+// moment: the last change stands.
 func (r *recorder) touch(g int32) {
 	x := &r.m.gpus[g]
 	now := point{r.m.now, float64(x.used), x.util, x.watts}

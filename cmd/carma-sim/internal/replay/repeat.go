@@ -8,7 +8,8 @@ import (
 	"carma/cmd/carma-sim/internal/workload"
 )
 
-// Spread is one figure over the repeats. SD is that of a sample; 0 for one run.
+// Spread is one figure over the repeats. SD is the standard deviation of a
+// sample; 0 for a single run.
 type Spread struct {
 	Mean float64 `json:"mean"`
 	SD   float64 `json:"sd"`
@@ -16,7 +17,7 @@ type Spread struct {
 	Max  float64 `json:"max"`
 }
 
-// Figures are those of Result, over repeats.
+// Figures are the figures of Result, over repeats.
 type Figures struct {
 	MakespanS   Spread `json:"makespan_s"`
 	WaitS       Spread `json:"wait_s"`

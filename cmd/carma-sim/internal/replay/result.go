@@ -18,8 +18,8 @@ type Result struct {
 	ExecS       float64
 	JCTS        float64 // job completion time: submission to end
 	P95Slowdown float64 // of the last attempt's execution against the job alone
-	OOM         int     // attempts that died of GPU memory
-	Failed      int     // jobs that did not end well
+	OOM         int     // attempts ended by lack of GPU memory
+	Failed      int     // failed jobs
 	GivenBack   int     // times that a Prolog returned a job to the queue
 	EnergyJ     float64 // of all GPUs over the makespan
 	SMActPct    float64 // mean over GPUs and makespan
@@ -30,7 +30,7 @@ type Result struct {
 	Curves *Curves
 }
 
-// JobResult is what became of one submission. Times are since the first
+// JobResult is the result of one submission. Times are since the first
 // submission.
 type JobResult struct {
 	Job      string
@@ -87,7 +87,7 @@ func (m *machine) result() Result {
 // slowdown is the last attempt's execution against the job alone.
 func (t *task) slowdown() float64 { return t.lastExec / (t.startup + t.alone) }
 
-// quantile of values, by the nearest rank; it sorts them.
+// quantile of values, by the nearest rank; values are sorted in place.
 func quantile(v []float64, q float64) float64 {
 	if len(v) == 0 {
 		return 0

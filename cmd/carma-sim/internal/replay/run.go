@@ -10,7 +10,7 @@ import (
 	"carma/cmd/carma-sim/internal/workload"
 )
 
-// maxTime ends a simulation that cannot end by itself, s.
+// maxTime ends a simulation without an end of its own, s.
 const maxTime = 1e11
 
 // Run plays a workload. The same setup and workload give the same result.
@@ -70,7 +70,7 @@ func (m *machine) play() error {
 	return nil
 }
 
-// dispatch passes an event on to the one whose it is.
+// dispatch passes an event on to its owner.
 func (m *machine) dispatch(e int32) {
 	switch n := int32(len(m.tasks)); {
 	case e < n:

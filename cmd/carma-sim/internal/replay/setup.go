@@ -53,7 +53,7 @@ const (
 	Longest  Queue = "longest"  // the other way round
 )
 
-// Recovery is what happens to a job that died of GPU memory.
+// Recovery is the treatment of a job that died of GPU memory.
 type Recovery string
 
 // The recoveries.
@@ -80,7 +80,7 @@ type Setup struct {
 	MinFreeMiB int64   // free memory for a job without an estimate; paper modes
 	WindowS    float64 // of SM activity
 
-	HoldAfterS   float64 // a large request that has waited so long has GPUs kept for it; 0: never
+	HoldAfterS   float64 // GPUs are kept for a large request after so long a wait; 0: never
 	HoldTimeoutS float64 // and so long
 	PrologWaitS  float64 // how long a Prolog waits for GPUs before it returns the job to the queue
 	Vetoes       int     // a job returned to the queue so often asks for whole GPUs; 0: never
@@ -89,7 +89,7 @@ type Setup struct {
 	Seed   uint64
 	Record bool // keep curves of memory, activity and power
 
-	ideal bool      // the ledger holds what is truly used
+	ideal bool      // the ledger holds the memory truly used
 	ranks []float64 // by submission: the order of the queue, where 0 would mean by arrival; nil: Queue's
 }
 
@@ -114,13 +114,13 @@ func FromConfig(c config.Config, m model.Model) Setup {
 	}
 }
 
-// As returns the setup with the ways of mode: those of the reference system have
-// thresholds, window and queue of their own.
+// As returns the setup with the ways of mode: the modes of the reference system
+// have thresholds, window and queue of their own.
 func (s Setup) As(mode Mode) Setup {
 	s.Mode = mode
 	if mode != Slurm {
-		// The paper's gate. It knows no users, and no bound of jobs: four a GPU
-		// and forty give the same.
+		// The paper's gate. The paper knows no users, and no bound of jobs: four a
+		// GPU and forty give the same.
 		s.Thresholds.SMActMaxPct, s.Thresholds.MaxJobs, s.Thresholds.CrossUser = 80, 4, true
 	}
 	switch v1, v2 := &s.Model.PaperV1, &s.Model.PaperV2; mode {

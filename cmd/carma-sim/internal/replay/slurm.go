@@ -16,11 +16,10 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// slurm plays the project's way. slurmctld sees of a node what its agent has
-// told it for jobs on 1, 2, ... GPUs, and the GPU slots and the GRES carma that jobs
-// consume (docs/adr/0017); the Prolog chooses GPUs on the
-// node and leases them, waits or returns the job to the queue; the Epilog requeues what
-// died of GPU memory.
+// slurm plays the project's way. slurmctld sees of a node the counts told by its agent
+// for jobs on 1, 2, ... GPUs, and the GPU slots and the GRES carma that jobs consume
+// (docs/adr/0017); the Prolog chooses GPUs on the node and leases them, waits or
+// returns the job to the queue; the Epilog requeues jobs that died of GPU memory.
 type slurm struct {
 	m     *machine
 	set   *Setup
@@ -30,17 +29,17 @@ type slurm struct {
 	index *index
 	load  [][]uint64 // by free slots: the nodes that have so many, a bit each
 	queue queue
-	dirty []int32         // nodes that slurmctld counts more of than at the last pass
+	dirty []int32         // nodes with a higher count at slurmctld than at the last pass
 	woken []int32         // nodes where Prologs wait and a GPU offers more
 	holds map[int32]*hold // by task
 
 	started starts // for the steward
 
 	bookings  []booking // by task
-	recovered []bool    // by task: it goes to the recovery partition
-	vetoes    []uint8   // by task: how often a Prolog returned it to the queue
-	eligible  []float64 // by task: since when it waits; -1: it never has
-	awaits    []bool    // by task: it waits for idle GPUs
+	recovered []bool    // by task: goes to the recovery partition
+	vetoes    []uint8   // by task: how often returned to the queue by a Prolog
+	eligible  []float64 // by task: waits since then; -1: has never waited
+	awaits    []bool    // by task: waits for idle GPUs
 	others    []bool    // by task: its Prolog has met other users' jobs
 	sentTo    []int32   // by task: node on which its Prolog waits
 	passAt    float64   // slurmctld will look at its queue; +Inf: there is no need
@@ -52,14 +51,14 @@ type slurm struct {
 	readings []gres.Reading
 }
 
-// node is what a node's ledger holds, and what slurmctld counts of it.
+// node is the content of a node's ledger, and slurmctld's count of the node.
 type node struct {
 	gpus  []leased
 	offer capacity.Given // as the ledger has it
 	last  string         // GPU given last
 
 	told     capacity.Given // the same as slurmctld was told
-	tellAt   float64        // it will be told anew then; +Inf: nothing is new
+	tellAt   float64        // slurmctld will be told anew then; +Inf: nothing is new
 	tellNext float64        // not before (gres/lease: SetPublished)
 	jobs     int64          // that slurmctld has there
 	user     uint32         // of the last of them
@@ -70,7 +69,7 @@ type node struct {
 	prologs  []int32 // tasks whose Prologs wait here for GPUs
 	woken    bool
 
-	stewards bool // it has a hold of the steward's
+	stewards bool // there is a hold of the steward's on the node
 }
 
 // leased is one GPU in the ledger.
@@ -120,7 +119,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		n.slots, n.totalMiB = int64(m.set.GPUs)*int64(m.set.Thresholds.MaxJobs), int64(m.set.GPUs)*m.capacity
 		s.setLoad(int32(i), 1)
 		if m.set.ideal {
-			n.totalMiB = math.MaxInt64 / 2 // it counts what is used, not what is booked
+			n.totalMiB = math.MaxInt64 / 2 // the ideal packer counts used memory, not booked memory
 		}
 		for k := range n.gpus {
 			n.gpus[k].reading = gres.Reading{
@@ -225,8 +224,8 @@ func (s *slurm) release(id int32) {
 	}
 }
 
-// recover is the Epilog's judgement on a job that shared and died of GPU memory. If it
-// is to be requeued alone, its GPUs are kept for it.
+// recover is the Epilog's judgement on a job that shared and died of GPU memory. If
+// the job is to be requeued alone, its GPUs are kept.
 func (s *slurm) recover(id int32, b *booking) {
 	t := &s.m.tasks[id]
 	gpus := t.gpus
@@ -249,9 +248,9 @@ func (s *slurm) leased(g int32) *leased {
 	return &s.nodes[int(g)/s.set.GPUs].gpus[int(g)%s.set.GPUs]
 }
 
-// refresh is the agent's look at one GPU: it tells which newcomers have shown
-// themselves, works out what the GPU can be given and publishes that. It plans
-// the next moment at which the answer may change by itself.
+// refresh is the agent's look at a GPU: refresh finds the newcomers that have
+// shown themselves, works out and publishes how much the GPU can be given, and
+// plans the next moment at which the answer may change by itself.
 func (s *slurm) refresh(g int32) {
 	l := s.leased(g)
 	now := s.m.now
@@ -365,7 +364,7 @@ func (s *slurm) lookAll(id int32) {
 	}
 }
 
-// lease writes what was chosen into the ledger (gres/lease: Acquire) and
+// lease writes the chosen GPUs into the ledger (gres/lease: Acquire) and
 // launches the job.
 func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 	n := &s.nodes[id]

@@ -4,11 +4,11 @@ package replay
 
 import "math"
 
-// trail is the SM activity of a GPU over the last stretch of time, exactly: it
-// is constant between events. The agent's window (gres/window) is the mean of
-// samples of the same.
+// trail is the SM activity of a GPU over the last stretch of time, exactly: the
+// activity is constant between events. The agent's window (gres/window) is the
+// mean of samples of the same.
 type trail struct {
-	length float64 // s that have to be kept
+	length float64 // s to be kept
 	steps  []step  // oldest first; the last one holds now
 }
 
@@ -72,7 +72,7 @@ func (t *trail) mean(at, window float64) float64 {
 }
 
 // falls returns when the mean over window will have come down to limit if
-// activity stays as it is at now; +Inf: it will not.
+// activity stays as it is at now; +Inf: never.
 func (t *trail) falls(now, window, limit float64) float64 {
 	n := len(t.steps)
 	if n == 0 || t.mean(now, window) <= limit {

@@ -15,8 +15,8 @@ import (
 	"carma/slurmbridge/version"
 )
 
-// usual are the configurations when none is named. They need no estimates in
-// the job table.
+// usual are the configurations when none is named. The usual configurations
+// need no estimates in the job table.
 var usual = []string{
 	"exclusive: --mode paper-v1 --policy exclusive --estimator none",
 	"paper-v1 magm: --mode paper-v1 --policy magm --estimator none --min-free 5G",
@@ -28,7 +28,7 @@ var usual = []string{
 	"ideal packer: --ideal",
 }
 
-// outcome is one configuration and what came of it.
+// outcome is a configuration and its result.
 type outcome struct {
 	Name    string     `json:"name"`
 	Options string     `json:"options"`

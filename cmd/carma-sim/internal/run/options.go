@@ -150,7 +150,7 @@ func (k *Knobs) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&k.ideal, "ideal", false, "the ideal packer instead: it knows all memory use and has no gate")
 }
 
-// apply puts what was said into s. f tells what was.
+// apply puts the given options into s. f tells which were given.
 func (k *Knobs) apply(f *pflag.FlagSet, s replay.Setup) (replay.Setup, error) {
 	s = s.As(replay.Mode(k.mode))
 	s.Estimator, s.Known = replay.Estimator(k.estimator), k.known

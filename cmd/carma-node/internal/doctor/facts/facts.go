@@ -32,8 +32,9 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// Gather collects the facts for a diagnosis of this machine, called name as a node;
-// path is the path of carma.toml. A missing fact is an error among the facts.
+// Gather collects the facts for a diagnosis of this machine, which is called name
+// as a node; path is the path of carma.toml. A missing fact is an error among the
+// facts.
 func Gather(ctx context.Context, path, name string, controller, node bool) doctor.Facts {
 	f := doctor.Facts{ConfigPath: path}
 	if f.Config, f.ConfigErr = config.Load(path, os.ReadFile); f.ConfigErr != nil {

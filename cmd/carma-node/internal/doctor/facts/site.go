@@ -18,11 +18,12 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// ErrMixed: the GPUs of this machine differ.
+// ErrMixed means that the GPUs of this machine differ.
 var ErrMixed = errors.New("a partition's GPUs must be alike")
 
-// OfSite adds this machine to a site: its GPUs, its hardware and the present
-// slurm.conf. path is the path of carma.toml. The note says why there is no slurm.conf.
+// OfSite adds to a site the facts of this machine: its GPUs, its hardware and the
+// slurm.conf that there is. path is the path of carma.toml. The note says why there is
+// no slurm.conf.
 func OfSite(ctx context.Context, path string, c config.Config, s doctor.Site) (_ doctor.Site, note, err error) {
 	gpus, err := gpusOf(ctx, path)
 	if err != nil {
@@ -69,8 +70,8 @@ func typeOf(gpus []gres.Sample) string {
 	return doctor.GPUType(gpus[0].Model)
 }
 
-// hardwareOf asks slurmd for the hardware. slurmd stands beside Slurm's commands
-// or in the sbin next to them.
+// hardwareOf asks slurmd which hardware it sees. slurmd stands beside Slurm's
+// commands or in the sbin next to them.
 func hardwareOf(ctx context.Context, c config.Config) (string, error) {
 	for _, path := range []string{c.Slurm.Command("slurmd"), filepath.Join(filepath.Dir(c.Slurm.BinDir), "sbin",
 		"slurmd")} {
