@@ -298,10 +298,10 @@ man: commands
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 
-# The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
+# The estimator's figures on measured rows, where $CARMA_DATA has them (by default data). TRACES names a
 # folder of traces by contrib/bench/estimator/timm_traces.py.
 bench-estimator:
-	$(GO) run ./contrib/bench/estimator $(if $(TRACES),../shared/data/memory $(TRACES))
+	$(GO) run ./contrib/bench/estimator $(if $(TRACES),$${CARMA_DATA:-data}/memory $(TRACES))
 
 # What policies are worth on traces (docs/bench/sim.md); five minutes.
 bench-sim: commands

@@ -52,7 +52,7 @@ func pages(t *testing.T) []page {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") ||
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || path == filepath.Join(root, "data") ||
 			slices.Contains([]string{"bin", "lib", "build", "testdata"}, d.Name())):
 			return fs.SkipDir
 		case d.IsDir() || filepath.Ext(path) != ".md":
