@@ -353,3 +353,22 @@ func TestSituations(t *testing.T) {
 		t.Error("no situations")
 	}
 }
+
+// TestADRs: decisions are numbered through, and listed.
+func TestADRs(t *testing.T) {
+	all, err := filepath.Glob(filepath.Join(root, "docs/adr/[0-9]*.md"))
+	if err != nil || len(all) < 20 {
+		t.Fatalf("%d ADRs: %v", len(all), err)
+	}
+	list, err := os.ReadFile(filepath.Join(root, "docs/adr/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, path := range all {
+		name := filepath.Base(path)
+		if !strings.HasPrefix(name, fmt.Sprintf("%04d-", i+1)) ||
+			!strings.Contains(string(list), fmt.Sprintf("\n| [%d](%s) |", i+1, name)) {
+			t.Errorf("%s is not number %d, or not so in docs/adr/README.md", name, i+1)
+		}
+	}
+}
