@@ -22,7 +22,7 @@ func test(file, imports, body string) change {
 		imports + ")\n\nfunc TestRecipeOf_" + name + "(t *testing.T) {\n" + body + "}\n"}
 }
 
-// recipes make one of each thing that CONTRIBUTING tells how to add, in the files that it
+// recipes make one of each thing that recipes.md tells how to add, in the files that it
 // names and no other.
 var recipes = map[string][]change{
 	"a placement policy": {
@@ -145,7 +145,7 @@ var recipes = map[string][]change{
 	},
 }
 
-// TestRecipes: what CONTRIBUTING says to touch for something new suffices, to build and to
+// TestRecipes: what recipes.md says to touch for something new suffices, to build and to
 // pass the tests of the packages that take part, in a copy of the tree.
 func TestRecipes(t *testing.T) {
 	copied := copyTree(t)
