@@ -111,7 +111,7 @@ users 60 6 3
 
 if [ -e "$data/traces/trace60.csv" ]; then
 	printf '\n# Orders found by search\n\n'
-	go test -run '^$' -bench Order -benchtime 1x ./contrib/sim/replay
+	go test -run '^$' -bench Order -benchtime 1x ./cmd/carma-sim/internal/replay
 fi
 printf '\n# Speed\n\n'
-go test -run '^$' -bench 'Trace|Cluster' -benchtime 1x ./contrib/sim/replay
+go test -run '^$' -bench 'Trace|Cluster' -benchtime 1x ./cmd/carma-sim/internal/replay

@@ -112,7 +112,7 @@ func outputs(t *testing.T) map[string][][]byte {
 		"carma.doctor/1":      "cmd/carma-node/internal/doctor/testdata/findings.json",
 		"carma-sim.run/1":     "cmd/carma-sim/testdata/run.json",
 		"carma-sim.compare/1": "cmd/carma-sim/testdata/compare.json",
-		"carma-sim.submit/1":  "contrib/sim/run/testdata/submit.json",
+		"carma-sim.submit/1":  "cmd/carma-sim/internal/run/testdata/submit.json",
 	} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {

@@ -70,9 +70,8 @@ func TestImports(t *testing.T) {
 			[]string{"slurmbridge/sctl"}, []string{"os/exec"}},
 		{"the network", nil, []string{"gres/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
-		{"contrib", nil, []string{"contrib/", "cmd/carma-sim"}, []string{"carma/contrib/"}},
-		{"the simulator's command", []string{"cmd/carma-sim"}, nil,
-			[]string{"carma/contrib/gpucheck", "carma/contrib/simgpu", "carma/contrib/progress"}},
+		// The model's law is of the rows that gpucheck measured.
+		{"contrib", nil, []string{"contrib/", "cmd/carma-sim/internal/model"}, []string{"carma/contrib/"}},
 		{"the hooks", nil, []string{"cmd/", "prolog", "prolog/", "contrib/"}, []string{"carma/prolog"}},
 		{"controller", []string{"slurmbridge/libcarma", "slurmbridge/annotate", "slurmbridge/directive"}, nil,
 			[]string{"carma/gres/", "carma/db", "carma/slurmbridge/sctl"}},
@@ -122,7 +121,7 @@ func TestLayers(t *testing.T) {
 		}
 		for _, path := range list {
 			used, ours := strings.CutPrefix(path, "carma/")
-			if !ours || at < 0 || name == "cmd/carma-sim" && strings.HasPrefix(used, "contrib/sim/") {
+			if !ours || at < 0 || name == "cmd/carma-sim/internal/model" && used == "contrib/gpucheck/data" {
 				continue
 			}
 			if edges++; slices.Index(layers, top(used)) > at || top(used) == "contrib" {

@@ -93,13 +93,7 @@ func count(ports map[string]port, p port) int {
 	return all
 }
 
-// manyMethods are the types that have more methods than mostMethods, and how many each may have: fewer with
-// each release, none more.
 const mostMethods = 40
-
-var manyMethods = map[string]int{
-	"builder of estimator/graph": 123, // to be parted by what its methods read and decide
-}
 
 // TestMethods: no type does everything, nor one of contrib.
 func TestMethods(t *testing.T) {
@@ -124,13 +118,11 @@ func TestMethods(t *testing.T) {
 		}
 	}
 	for of, n := range counts {
-		if most := max(mostMethods, manyMethods[of]); n > most {
-			t.Errorf("%s has %d methods, more than %d", of, n, most)
+		if n > mostMethods {
+			t.Errorf("%s has %d methods, more than %d", of, n, mostMethods)
 		}
 	}
-	for of, most := range manyMethods {
-		if counts[of] < most {
-			t.Errorf("%s has %d methods: write that here", of, counts[of])
-		}
+	if len(counts) < 100 {
+		t.Errorf("%d types looked at", len(counts))
 	}
 }

@@ -28,7 +28,7 @@ var starts = map[string]string{
 	"gres/mps Control.Do":                             "mps.control; a command of ours on its stdin",
 	"gres/mps Control.launch":                         "mps.control; a constant",
 	"cmd/carma-estimate program.traced":               "carma-trace of the caller's PATH; the caller's own words",
-	"contrib/sim/live output":                         "carma-sim's, as the one who calls it",
+	"cmd/carma-sim/internal/live output":              "carma-sim's, as the one who calls it",
 	"prolog/userfile command": "itself, and a number; a user's path goes over stdin to a process that has that " +
 		"user's rights",
 	"prolog/userfile/credentials.c": "nothing: execve(2) stands in its comment",
@@ -89,7 +89,7 @@ var startCalls = map[string][]string{
 var startMethods = []string{"command", "run", "rows", "squeue", "row", "act", "update"}
 
 // productDirs hold what runs at a site.
-var productDirs = []string{"cmd", "contrib/sim", "db", "estimator", "gres", "prolog", "slurmbridge"}
+var productDirs = []string{"cmd", "db", "estimator", "gres", "prolog", "slurmbridge"}
 
 // TestStartedPrograms: no command is built where nobody has thought about whose text it
 // holds.

@@ -13,7 +13,7 @@ import (
 	"carma/estimator/training"
 )
 
-// Limits on what a Spec may say; beyond them it is a slip of the pen.
+// Limits on the figures of a Spec; beyond is a slip of the pen.
 const (
 	maxBatch = 1 << 20
 	maxSeq   = 1 << 22
@@ -23,14 +23,14 @@ const (
 	maxShared = 8
 )
 
-// Fitted constants; README.md says on which data and what they mean.
+// Fitted constants; README.md says on which data, and their meaning.
 const (
 	cuBLASBytes = 8519680 // cuBLAS' workspace on A100, from PyTorch's allocator: 4096 KiB x 2 + 16 KiB x 8
 	ncclMiB     = 400     // NCCL's channels and buffers; not measured here
 	iterations  = 2       // the second iteration adds what the states broke up; a third adds nothing
 )
 
-// Names of parts that the confidence depends on.
+// Names of parts on which the confidence depends.
 const (
 	workspacePart     = "workspace"
 	fragmentationPart = "fragmentation"
@@ -41,8 +41,8 @@ var ErrBatch = errors.New("batch size unknown: the summary has -1, say batch=")
 
 // Analytic estimates from the model summary: it is parsed, turned into the
 // list of operations of a training step, and that is played on a simulation
-// of PyTorch's caching allocator. It fails on a summary or a Spec that cannot
-// be read; what it only understands in part lowers the confidence.
+// of PyTorch's caching allocator. Analytic fails on a summary or a Spec that cannot
+// be read; a part not understood lowers the confidence.
 //
 // A text of carma_trace.py is played instead: see package trace.
 func Analytic(s Spec) (Estimate, error) {

@@ -10,7 +10,7 @@ import (
 	"carma/estimator/training"
 )
 
-// What a summary must show before its estimate is sure. Each figure was judged on
+// The evidence that a summary must show before its estimate is sure. Each figure was judged on
 // measured runs, every family left out in turn (README.md).
 const (
 	// agreePct is how far apart the two counts of what is kept may be, of the larger
@@ -122,7 +122,7 @@ func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 	return s.Precision == graph.FP32 && most-min(g.Kept, g.ByOutputs) <= max(most/100*agreePct, e.little())
 }
 
-// little is a difference that does not matter to the estimate.
+// little is a difference without weight for the estimate.
 func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
 
 // wish notes what cuDNN would take beside the estimate if it computed the largest convolution by

@@ -5,7 +5,7 @@ package estimator
 // MiB is 2^20 bytes.
 const MiB = 1 << 20
 
-// Confidence says what an estimate is good for.
+// Confidence is the use of an estimate.
 type Confidence uint8
 
 // The confidences.
@@ -47,7 +47,7 @@ type Part struct {
 	MiB  int64
 }
 
-// Unknown counts the modules of a class that were not understood.
+// Unknown counts the modules of a class not understood.
 type Unknown struct {
 	Kind  string
 	Count int
@@ -57,8 +57,8 @@ type Unknown struct {
 type Estimate struct {
 	Path       string // FromSummary or FromTrace; empty: neither, as for Keras
 	FloorMiB   int64  // base and live tensors: less is impossible
-	MiB        int64  // what the step needs: the likely value of nvidia-smi's memory.used
-	ReserveMiB int64  // what to book
+	MiB        int64  // the need of the step: the likely value of nvidia-smi's memory.used
+	ReserveMiB int64  // to be booked
 	WishMiB    int64  // what cuDNN may take beside MiB on an empty GPU, and gives up under a limit
 	Confidence Confidence
 	Parts      []Part   // in order; the sum is MiB

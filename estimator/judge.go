@@ -35,14 +35,14 @@ func (e *Estimate) lower(c Confidence, format string, args ...any) {
 	e.Reasons = append(e.Reasons, fmt.Sprintf(format, args...))
 }
 
-// want notes what would help; the least trouble counts.
+// want notes a remedy; the least trouble counts.
 func (e *Estimate) want(r Remedy) {
 	if e.Remedy == NoRemedy || r < e.Remedy {
 		e.Remedy = r
 	}
 }
 
-// remedy says what would help, from what stands in the way.
+// remedy names the remedy for the obstacles.
 func (e *Estimate) remedy(g *graph.Graph, hidden int) {
 	switch {
 	case e.Confidence == Sure:

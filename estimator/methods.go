@@ -8,7 +8,7 @@ import (
 	"carma/estimator/method"
 )
 
-// methods are what estimates a summary, by its name.
+// methods are the ways to estimate a summary, by name.
 var methods = map[string]func(Spec) (Estimate, error){
 	method.Analytic: Analytic,
 }

@@ -75,7 +75,7 @@ func reread(m *summary.Model, batch int32,
 	return &c
 }
 
-// joined makes the first dimension one of the sample.
+// joined makes the first dimension the sample's.
 func joined(s summary.Shape, lead, _ int32) summary.Shape {
 	return summary.Dims(append([]int32{lead}, s.D[:s.N]...)...)
 }

@@ -3,7 +3,7 @@
 // Package estimator says how much GPU memory a training job takes, from a
 // model summary and what a #CARMA line tells: see README.md.
 //
-// It is pure: it opens no file, keeps no state and reads no clock, because it
+// The package is pure: no file, no state and no clock, because the package
 // runs inside slurmctld.
 package estimator
 

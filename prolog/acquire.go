@@ -14,8 +14,8 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// retryEvery is the pause between two looks at the ledger while no GPU fits. A driver that does
-// not answer is asked again, by a process of its own, every resampleEvery.
+// retryEvery is the pause between two looks at the ledger while no GPU fits. A silent driver is
+// asked again, by a process of its own, every resampleEvery.
 const (
 	retryEvery    = 100 * time.Millisecond
 	resampleEvery = time.Second
@@ -24,8 +24,8 @@ const (
 // errUncounted means that no GPU fits, for what no node's Extra tells.
 var errUncounted = fmt.Errorf("%w: not visible in the node's Extra", lease.ErrNoFit)
 
-// acquire tries until GPUs fit or wait is over, and no longer than most while jobs go
-// that this one preempts.
+// acquire tries until GPUs fit or wait is over, and no longer than most while
+// preempted jobs go.
 func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease.Granted, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+l.node.Config.Hooks.Deadline.D())
 	defer cancel()
@@ -111,8 +111,7 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 	}
 }
 
-// refresh replaces readings that are too old to decide on, as when the agent
-// does not run.
+// refresh replaces readings too old to decide on, as when the agent does not run.
 func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 	age, ok, err := ledger.Oldest(ctx)
 	if err != nil || ok && age <= choose.ReadAgainAfter(n.Config) {
@@ -125,13 +124,13 @@ func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 	return ledger.PutReadings(ctx, readings)
 }
 
-// closeStale closes GPUs whose readings tell nothing of what runs there now.
+// closeStale closes GPUs whose readings tell nothing of the jobs there now.
 func closeStale(readings []gres.Reading, c config.Config) {
 	choose.CloseStale(readings, choose.StaleAfter(c))
 }
 
-// RereadStale replaces readings that tell nothing any more, for an Epilog that publishes: without an agent
-// nobody has read the GPUs since the last Prolog, and they would count as closed.
+// RereadStale replaces readings that tell nothing any more, for an Epilog that publishes: without an
+// agent nobody has read the GPUs since the last Prolog, and they would count as closed.
 func (n *Node) RereadStale(ctx context.Context, ledger Readings) {
 	age, ok, err := ledger.Oldest(ctx)
 	if err == nil && ok && age > choose.StaleAfter(n.Config) {

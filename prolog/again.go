@@ -14,9 +14,9 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// again asks slurmctld about a job that has run before: an Epilog, perhaps of
-// another node, may have raised its booking, and the environment still holds
-// what the first attempt asked for. Without an answer the job gets whole GPUs.
+// again asks slurmctld about a job with an earlier run: an Epilog, perhaps of
+// another node, may have raised its booking, and the environment still holds the
+// first attempt's request. Without an answer the job gets whole GPUs.
 func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Jobs) (j sctl.Job,
 	w sctl.Words, retry string) {
 	ctx, cancel := n.part(ctx)
@@ -44,8 +44,8 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 	return j, w, cmp.Or(admincomment.RetryReason(w.AdminComment), retryUnknown)
 }
 
-// ask asks slurmctld about the job of a hook. What slurmctld says of another user's
-// job is never acted on.
+// ask asks slurmctld about the job of a hook. An answer about another user's job is
+// never acted on.
 func ask(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
@@ -64,6 +64,6 @@ func makeExclusive(r *gres.Request, about *JobMeta) {
 	about.Mode = jobenv.ModeExclusive
 }
 
-// retryUnknown is what a job is told that was requeued for a reason that is not
-// ours: its user, an administrator, preemption, a node that failed.
+// retryUnknown is told to a job requeued for a reason not ours: its user, an
+// administrator, preemption, a node that failed.
 const retryUnknown = "requeued"

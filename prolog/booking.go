@@ -42,7 +42,7 @@ func rebooked(h jobenv.Hook, list tres.List, mib int64, tags extra.Tags) sctl.Ch
 }
 
 // awaiting is the constraint by which a job waits for a node with GPUs of mib MiB to give; empty where no node
-// publishes that figure, and for a job on all GPUs of several nodes.
+// publishes the figure, and for a job on all GPUs of several nodes.
 func awaiting(h jobenv.Hook, mib int64, tags extra.Tags) string {
 	if !h.Carma.Counted || h.Carma.All && !h.OneNode {
 		return ""

@@ -50,7 +50,7 @@ func (n *Node) Shut(h jobenv.Hook) {
 	}
 }
 
-// unconfine ends the confinement of a job that has ended here.
+// unconfine ends the confinement of a job ended here.
 func (n *Node) unconfine(h jobenv.Hook) {
 	if n.Guard == nil {
 		return
@@ -60,7 +60,7 @@ func (n *Node) unconfine(h jobenv.Hook) {
 	}
 }
 
-// Left takes away what Epilogs of jobs without GPUs have to.
+// Left cleans up in Epilogs of jobs without GPUs.
 func (n *Node) Left(h jobenv.Hook) {
 	if n.Guard != nil && !n.Guard.Exact() {
 		n.unconfine(h)
@@ -68,8 +68,8 @@ func (n *Node) Left(h jobenv.Hook) {
 	n.forgetUndecided(h)
 }
 
-// shutOut closes all GPUs to a job that has none. Where that cannot be, the job returns
-// to the queue, or its tasks wait.
+// shutOut closes all GPUs to a job without any. Where shutOut fails, the job returns to
+// the queue, or its tasks wait.
 func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	for {
 		err := n.confine(h, nil)
@@ -112,8 +112,8 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 	}
 }
 
-// granted returns the GPUs of a lease, in the order of its slots. Where jobs are not confined, one that is not
-// found is left out.
+// granted returns the GPUs of a lease, in the order of its slots. Where jobs are not confined, a GPU not found
+// is left out.
 func (l *launch) granted(ctx context.Context, granted []lease.Granted) ([]gres.GPU, error) {
 	s, err := l.ledger.Snapshot(ctx)
 	if l.node.Guard != nil && err != nil {
@@ -183,9 +183,9 @@ func (t taskFile) names(uuids []string) string {
 	return strings.Join(names, ",")
 }
 
-// without tells a task that has no GPU so, where Slurm says nothing: a program of CUDA
-// would then take the first GPU that it can open, and enroot's hook bring in all, for most
-// images ask for that. What a component of a heterogeneous job finds is the leader's.
+// without tells a task without a GPU so, where Slurm says nothing: a program of CUDA would
+// then take the first GPU open to the program, and enroot's hook bring in all, as most
+// images ask. A component of a heterogeneous job finds the leader's values.
 func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
 	_, err := awaitTaskFile(w, runDir, job)
 	if component || get("CUDA_VISIBLE_DEVICES") == "" {

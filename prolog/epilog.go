@@ -19,10 +19,9 @@ import (
 	"carma/slurmbridge/jobstate"
 )
 
-// Epilog judges how the job ended, requeues it if it died of GPU memory
-// that it shared, writes its record and gives its GPUs back. Whatever fails,
-// the GPUs are released; publish then tells slurmctld, before the job leaves
-// COMPLETING.
+// Epilog judges how the job ended, requeues a job that died of shared GPU memory,
+// writes its record and gives its GPUs back. Whatever fails, the GPUs are released;
+// publish then tells slurmctld, before the job leaves COMPLETING.
 func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, records Records, slurm Slurm,
 	publish func(context.Context) error) error {
 	held, ok, err := ledger.Find(ctx, h.JobKey)
@@ -30,8 +29,8 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		return err
 	}
 	if !ok {
-		n.forgetUndecided(h) // a task that still waits is ended by now
-		return nil           // no GPUs, or returned to the queue by the Prolog, or an Epilog that runs twice
+		n.forgetUndecided(h) // a waiting task is ended by now
+		return nil           // no GPUs, or returned to the queue by the Prolog, or an Epilog run twice
 	}
 	ep := &epilog{n, h, held, n.metaOf(held), ledger, records, slurm}
 	return ep.run(ctx, publish)
@@ -56,12 +55,12 @@ func (ep *epilog) run(ctx context.Context, publish func(context.Context) error) 
 		v = ep.judge(ctx)
 	} else {
 		// Requeued already, by an operator or for a preemption: slurmctld
-		// counts the restart before it starts the Epilog of the attempt that
-		// ends (src/slurmctld/job_mgr.c, 22.05.8).
+		// counts the restart before starting the Epilog of the ending
+		// attempt (src/slurmctld/job_mgr.c, 22.05.8).
 		ep.hook.JobKey, v.putBack = ep.held.JobKey, true
 	}
 	n, h := ep.node, ep.hook
-	// Whatever the judgement took, and whether it hung.
+	// Whatever time the judgement took, hung or not.
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	if err := ep.records.Put(ctx, attempt(h, ep.held, ep.about, v, n.Config.Idle.After.D())); err != nil {
@@ -72,7 +71,8 @@ func (ep *epilog) run(ctx context.Context, publish func(context.Context) error) 
 	if v.requeuedTo != "" || v.slotOver {
 		ep.scheduleRestart(ctx, v.alone)
 	}
-	// First: an attempt that slurmd starts without its Prolog would read it.
+	// First: an attempt started by slurmd without its Prolog would read the
+	// file.
 	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
 	}
@@ -94,9 +94,8 @@ func (ep *epilog) run(ctx context.Context, publish func(context.Context) error) 
 // logWithin is how long the log of the MPS servers, on a disk, may take.
 const logWithin = 2 * time.Second
 
-// faultOf tells what befell a job that has failed, and whether it is a victim of others. An MPS server's fault ends
-// its clients
-// within milliseconds, so that the agent may not have read the server's log yet.
+// faultOf tells the cause of a job's failure, and whether the job is a victim of others. An MPS server's fault ends
+// its clients within milliseconds, so that the agent may not have read the server's log yet.
 func (ep *epilog) faultOf(ctx context.Context) (string, bool) {
 	known := !ep.hook.Exit.Failed() || ep.held.Fault != ""
 	if ep.node.ServerFault == nil || known || len(ep.held.GPUs) == 0 || ep.held.GPUs[0].Daemon == "" {
@@ -134,11 +133,11 @@ func (ep *epilog) faultOf(ctx context.Context) (string, bool) {
 	return ep.held.Fault, ep.held.Victim
 }
 
-// soon is how long a job that fails soon has run at most.
+// soon is the longest run of a job that fails soon.
 const soon = time.Minute
 
-// countFailure tells the ledger what the end of a job says of its GPUs: that they may be
-// broken, or that they work. Most ends say neither.
+// countFailure tells the ledger the verdict of a job's end on its GPUs: perhaps broken,
+// or working. Most ends say neither.
 func (ep *epilog) countFailure(ctx context.Context, v verdict) {
 	failed := v.gpuFault && ep.held.Fault == "" && ep.held.Age < soon
 	var uuids []string
@@ -171,12 +170,12 @@ func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter
 	if h.Carma.Key != 0 {
 		a.Key = h.Carma.Key.String()
 	}
-	// The lease knows how long, by a clock that nobody sets; its Prolog may have waited.
+	// The lease knows how long, by a clock nobody sets; its Prolog may have waited.
 	if before := a.End.Sub(a.Start) - held.Age; before < 0 || before > clockJump {
 		a.Start = a.End.Add(-held.Age)
 	}
 	if h.Exit.Failed() && v.signature == "" && !strings.HasPrefix(v.note, held.Fault) {
-		a.OOMNote = held.Fault // rather than what the job printed of it
+		a.OOMNote = held.Fault // rather than the job's own words
 	}
 	if a.OOMNote == "" {
 		a.OOMNote = held.Cancelled

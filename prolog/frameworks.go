@@ -14,11 +14,11 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// Variables of frameworks (carma.toml, frameworks): the Prolog works out what the
-// job's tasks are to get, and leaves it in the task file; what tells tasks of their GPUs,
-// now TaskProlog, sets what the user has not.
+// Variables of frameworks (carma.toml, frameworks): the Prolog works out the values for
+// the job's tasks, and leaves these in the task file; TaskProlog, which tells tasks of
+// their GPUs now, sets the variables not set by the user.
 
-// variables is what a job's tasks get where their user has set none. With limited the driver
+// variables are for a job's tasks where their user has set none. With limited the driver
 // holds the job to its booking, which programs then see as the size of the GPU.
 func variables(c config.Config, h jobenv.Hook, t taskFile, limited bool) map[string]string {
 	if len(t.UUIDs) == 0 {
@@ -28,7 +28,7 @@ func variables(c config.Config, h jobenv.Hook, t taskFile, limited bool) map[str
 	switch {
 	case t.Shared:
 		kind = config.Sharing
-	case h.Carma.Learn, h.Carma.Mode == jobenv.ModeShared: // the second: it is requeued after an OOM
+	case h.Carma.Learn, h.Carma.Mode == jobenv.ModeShared: // the second: the job is requeued after an OOM
 		kind = config.Learning
 	}
 	total := t.ReserveMiB // of a job with whole GPUs
@@ -44,15 +44,15 @@ func variables(c config.Config, h jobenv.Hook, t taskFile, limited bool) map[str
 	return set
 }
 
-// listed is the variable that lists, NAME=value with spaces between, what was set
-// here. By it a step's tasks, and another job that was submitted from this one and got
-// its environment, tell CARMA's values from the user's.
+// listed is the variable that lists, NAME=value with spaces between, the values set
+// here. By the list a step's tasks, and another job submitted from this job with its
+// environment, tell CARMA's values from the user's.
 const listed = "CARMA_VARIABLES"
 
-// Variables prints what slurmstepd is to put into a task's environment so that frameworks
-// keep to the job's booking. look is the task's environment so far: slurmstepd gives
-// TaskProlog the very one that the task is to have (exec_task, src/slurmd/slurmstepd/task.c),
-// with what the user set when submitting, or with less, as --export says.
+// Variables prints the lines for slurmstepd to put into a task's environment so that
+// frameworks keep to the job's booking. look is the task's environment so far: slurmstepd
+// gives TaskProlog the task's very environment (exec_task, src/slurmd/slurmstepd/task.c),
+// with the user's variables from the submission, or with less, as --export says.
 func Variables(w io.Writer, runDir string, look func(string) (string, bool)) error {
 	get := func(name string) string {
 		value, _ := look(name)
@@ -77,7 +77,7 @@ func Variables(w io.Writer, runDir string, look func(string) (string, bool)) err
 	return err
 }
 
-// assign says what to do for a task that has the environment look, in TaskProlog's words.
+// assign gives the changes for a task with the environment look, in TaskProlog's words.
 func assign(want map[string]string, look func(string) (string, bool)) string {
 	var b strings.Builder
 	list, hadList := look(listed)
@@ -86,7 +86,7 @@ func assign(want map[string]string, look func(string) (string, bool)) string {
 		name, value, _ := strings.Cut(word, "=")
 		earlier[name] = value
 	}
-	// users tells whether a variable has a value that is not from here.
+	// users tells whether a variable has a value from elsewhere.
 	users := func(name string) bool {
 		value, set := look(name)
 		before, ours := earlier[name]
@@ -98,7 +98,7 @@ func assign(want map[string]string, look func(string) (string, bool)) string {
 		before, ours := earlier[name]
 		switch other := config.Instead[name]; {
 		case users(name), other != "" && users(other):
-		case ours && !has: // the user has taken it away
+		case ours && !has: // removed by the user
 			set[name] = before
 		default:
 			set[name] = want[name]

@@ -9,8 +9,8 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// FindGuard returns what keeps tasks from GPUs that are not their job's; nil: nothing does. The
-// error says why it cannot be had where carma.toml wants one.
+// FindGuard returns the guard that keeps tasks from other jobs' GPUs; nil: none. The error says
+// why the guard cannot be had where carma.toml wants one.
 func FindGuard(c config.Config, node, slurmConf string) (confine.Guard, error) {
 	h := confine.ForNode(c, node, slurmConf)
 	if !h.HasGPUs() {

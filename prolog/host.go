@@ -17,7 +17,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// ExitOf asks slurmctld how the job ended. The Epilog that slurmstepd starts is told
+// ExitOf asks slurmctld how the job ended. An Epilog started by slurmstepd is told
 // 0:0 of every job (slurmstepd/mgr.c, _run_prolog_epilog, 24.05 to 25.11).
 func ExitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
 	j, err := slurm.Job(ctx, h.JobID)
@@ -38,10 +38,10 @@ func OpenLog(path string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, nil))
 }
 
-// leavePipe closes the pipe that slurmd reads what a hook prints from; a crash goes to the
-// log. Up to 22.05 slurmd kills a hook, and drains the node, when a signal comes to the thread
-// that reads there: to rotate its log, or of scontrol reconfigure (run_command.c, poll). It
-// is patient with one that is done with its output.
+// leavePipe closes the pipe from which slurmd reads a hook's output; a crash goes to the log.
+// Up to 22.05 slurmd kills a hook, and drains the node, when a signal comes to the reading
+// thread: to rotate its log, or of scontrol reconfigure (run_command.c, poll). slurmd is
+// patient with a hook done with its output.
 func leavePipe(log *os.File) {
 	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
 	if err != nil {
@@ -53,7 +53,7 @@ func leavePipe(log *os.File) {
 }
 
 // Groups looks up the supplementary groups of a user; the look-up may go to a
-// directory service that does not answer.
+// silent directory service.
 func Groups(ctx context.Context, name string, gid uint32) []uint32 {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

@@ -12,16 +12,15 @@ import (
 	"carma/prolog/userfile"
 )
 
-// JobMeta is the record of a job as far as it is known when the job starts, and what its
-// Epilog looks for. The Prolog keeps it in the ledger, written as the spool and slurmdbd have
-// records: an attempt that has no Epilog has no environment, and the Prolog may have made the
-// job's mode another.
+// JobMeta is the record of a job as far as known when the job starts, and for its Epilog. The
+// Prolog keeps it in the ledger, written as the spool and slurmdbd have records: an attempt
+// without an Epilog has no environment, and the Prolog may have made the job's mode another.
 type JobMeta struct {
 	db.Attempt
 	StdErr userfile.Mark `json:"stderr"`
 }
 
-// keepIn puts it into what the ledger keeps of the job.
+// keepIn puts the record into the ledger's data of the job.
 func (m JobMeta) keepIn(job *lease.Job) (err error) {
 	if job.About, err = json.Marshal(m); err != nil {
 		return fmt.Errorf("describe job %s: %w", job.JobKey, err)
@@ -29,7 +28,8 @@ func (m JobMeta) keepIn(job *lease.Job) (err error) {
 	return nil
 }
 
-// metaOf is what the ledger keeps of a job, or whose the attempt is if that cannot be read.
+// metaOf is the ledger's record of a job, or only the attempt's owner if the record cannot
+// be read.
 func (n *Node) metaOf(held lease.Held) (m JobMeta) {
 	if err := json.Unmarshal(held.About, &m); err != nil {
 		n.Log.Error("read the job from the ledger", "job", held.JobKey, "error", err)

@@ -38,8 +38,8 @@ func OpenBook(c config.Config, node string) (*lease.Ledger, error) {
 }
 
 // OpenLedger opens the ledger for a Prolog. A node whose ledger cannot be opened can
-// lease no GPU: the job returns to the queue, and the ledger is nil. One that cannot
-// waits until either can be done; Node.Until is when this process must end,
+// lease no GPU: the job returns to the queue, and the ledger is nil. A job that
+// cannot return waits until either can be done; Node.Until is this process's end,
 // the zero value never.
 func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lease.Ledger, error) {
 	until := n.Until

@@ -11,16 +11,16 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// Lost is the record of an attempt that ended with its node, or its slurmd: without an
-// Epilog. What slurmctld says of the job is added later.
+// Lost is the record of an attempt ended with its node, or its slurmd: without an
+// Epilog. slurmctld's word on the job is added later.
 func (n *Node) Lost(held lease.Held) db.Attempt {
 	a := attempt(jobenv.Hook{}, held, n.metaOf(held), verdict{}, n.Config.Idle.After.D())
 	a.State = db.NodeFail
 	return a
 }
 
-// EndEarlier writes the record of an earlier attempt of the job that has leases here still,
-// and ends them: its slurmd died, and the job runs there again. What it left for tasks goes first.
+// EndEarlier writes the record of an earlier attempt of the job with leases here still, and ends
+// the leases: its slurmd died, and the job runs there again. The task file goes first.
 func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, records LostRecords) {
 	n.ForgetEarlier(h)
 	held, ok, err := ledger.Find(ctx, h.JobKey)
@@ -39,8 +39,9 @@ func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, rec
 	}
 }
 
-// ForgetEarlier removes what was left for the tasks of an earlier attempt, or of another job of the id, with a
-// lease or without: where this attempt gets no GPU, and writes no file of its own, tasks would read it.
+// ForgetEarlier removes the file left for the tasks of an earlier attempt, or of another job of the id, with a
+// lease or without: where this attempt gets no GPU, and writes no file of its own, tasks would read the old
+// file.
 func (n *Node) ForgetEarlier(h jobenv.Hook) {
 	t, err := readTaskFile(n.RunDir, h.JobID)
 	if err != nil || t.Restart != h.Restart || t.UID != 0 && t.UID != h.UID {

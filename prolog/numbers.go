@@ -29,16 +29,16 @@ func Numbers(gpus []gres.GPU) []GPU {
 	return list
 }
 
-// GPUsOf returns the GPUs of a job that runs on this node, from what its Prolog left for its tasks, which
-// everybody may read; none, where nothing is there.
+// GPUsOf returns the GPUs of a job on this node, from the file its Prolog left for its tasks, readable
+// for everybody; none without the file.
 func GPUsOf(runDir string, job uint32) ([]GPU, error) {
 	t, err := readTaskFile(runDir, job)
 	return t.GPUs, err
 }
 
-// printNumbers puts the GPUs' own numbers where Slurm has written those of slots. A step's children find
-// SLURM_STEP_GPUS anew: slurmstepd sets it or takes it out for each step, and SLURM_JOB_GPUS for each batch
-// script (gres_common_gpu_set_env, 22.05 to 26.05).
+// printNumbers puts the GPUs' own numbers where Slurm has written the slots' numbers. A step's children
+// find SLURM_STEP_GPUS anew: slurmstepd sets or removes the variable for each step, and SLURM_JOB_GPUS for
+// each batch script (gres_common_gpu_set_env, 22.05 to 26.05).
 func (t taskFile) printNumbers(w io.Writer, known bool, get jobenv.Getenv) error {
 	if len(t.GPUs) == 0 && len(t.UUIDs) > 0 {
 		return nil // an older program's file

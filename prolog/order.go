@@ -35,7 +35,8 @@ const (
 	placesDir = "waiting"
 	// Prologs of jobs that one pass starts begin within so many looks (retryEvery).
 	firstLooks = 2
-	// An earlier job takes the GPUs that fit it at its next look. One that waits for others is left behind.
+	// An earlier job takes the GPUs that fit it at its next look. A job that waits for other GPUs is left
+	// behind.
 	mostLooks = 10
 	// So many others are asked about, for so long.
 	mostOthers    = 8
@@ -88,7 +89,7 @@ func (p *place) others() (jobs []uint32, err error) {
 	return jobs[:min(len(jobs), mostOthers)], nil
 }
 
-// leaves tells whether the Prolog leaves GPUs to others for now that it could take.
+// leaves tells whether the Prolog leaves GPUs that it could take to others for now.
 func (p *place) leaves(policy choose.Policy, in choose.Input, d choose.Decision) bool {
 	if p.file == nil || len(d.UUIDs) == 0 || fitsAgain(policy, in, d) {
 		p.looks = 0
@@ -98,7 +99,7 @@ func (p *place) leaves(policy choose.Policy, in choose.Input, d choose.Decision)
 	return p.looks <= firstLooks || p.later && p.looks <= mostLooks
 }
 
-// left tells whether the last look found GPUs that were left to others.
+// left tells whether the last look found GPUs left to others.
 func (p *place) left() bool { return p.looks > 0 }
 
 // fitsAgain tells whether a second such job would find GPUs, too.

@@ -14,14 +14,14 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is what a Prolog needs of the node's ledger.
+// Ledger is a Prolog's view of the node's ledger.
 type Ledger interface {
 	Readings
 	Leases
 	Returned
 }
 
-// Readings are what the ledger says of the node.
+// Readings are the ledger's data on the node.
 type Readings interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
@@ -34,7 +34,7 @@ type Leases interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
-// Returned is where jobs that return to the queue are noted, and what is kept for them.
+// Returned notes jobs returned to the queue, and the GPUs kept for them.
 type Returned interface {
 	AddPendingRestart(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
@@ -47,7 +47,7 @@ type Held interface {
 	DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error
 }
 
-// EpilogLedger is what an Epilog needs of the node's ledger.
+// EpilogLedger is an Epilog's view of the node's ledger.
 type EpilogLedger interface {
 	Ending
 	Returned
@@ -60,30 +60,31 @@ type Sharers interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 }
 
-// Ending finds and ends what a job holds.
+// Ending finds and ends a job's holdings.
 type Ending interface {
 	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
-// Faults are what the end of a job says of its GPUs and their MPS servers.
+// Faults are the verdict of a job's end on its GPUs and their MPS servers.
 type Faults interface {
 	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
 	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
-// Records is where accounting goes, and what tells of the jobs that have ended.
+// Records takes the accounting, and tells of ended jobs.
 type Records interface {
 	Put(ctx context.Context, a db.Attempt) error
 	Lately(ctx context.Context, q db.Lately) (db.Happened, error)
 }
 
-// LostRecords is where the record of an attempt goes that had no Epilog.
+// LostRecords is where the record of an attempt without an Epilog goes.
 type LostRecords interface {
 	PutLost(ctx context.Context, a db.Attempt) error
 }
 
-// Slurm is what the hooks ask of slurmctld, and only when a job has to return to the queue, or may have booked nothing.
+// Slurm is the hooks' requests to slurmctld, and only when a job has to return to the queue, or may have booked
+// nothing.
 type Slurm interface {
 	Jobs
 	Requeuing
@@ -113,14 +114,14 @@ type Scrontab interface {
 	CheckCron(ctx context.Context, t sctl.Target) error
 }
 
-// Changing changes jobs in the queue, and speaks to those that run.
+// Changing changes jobs in the queue, and speaks to running jobs.
 type Changing interface {
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	SafeStart(ctx context.Context) (time.Duration, error)
 	Notify(ctx context.Context, job uint32, text string) error
 }
 
-// Preempting is what a Prolog asks of slurmctld where its job may preempt others.
+// Preempting is a Prolog's requests to slurmctld where its job may preempt others.
 type Preempting interface {
 	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error

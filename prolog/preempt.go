@@ -17,10 +17,10 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// preemption is what a Prolog does for a job that has started here whatever the node's GPUs can
-// give, and that may preempt others (docs/adr/0014): slurmctld cannot see that the
-// memory of its GPUs comes with their end, so it preempts for processors and slots, and
-// not for these.
+// preemption is a Prolog's work for a job that has started here whatever the node's GPUs can
+// give, and may preempt others (docs/adr/0014): slurmctld cannot see the memory of its GPUs
+// come with the other jobs' end, so slurmctld preempts for processors and slots, and not for
+// memory.
 type preemption struct {
 	asked  time.Time
 	sent   bool // the steward has sent the job here to preempt
@@ -34,21 +34,21 @@ type preemption struct {
 
 const (
 	preemptEvery = time.Second
-	rightsFor    = time.Minute // after which they are asked for again
-	// evictionTakes is what a job's end takes beyond KillWait: its Epilog, and for memory
-	// to be seen as free.
+	rightsFor    = time.Minute // after which the rights are asked for again
+	// evictionTakes is the time of a job's end beyond KillWait: its Epilog, and for
+	// memory to be seen as free.
 	evictionTakes = 15 * time.Second
-	// preemptionTakes bounds it all where nothing else does.
+	// preemptionTakes bounds the whole preemption where nothing else does.
 	preemptionTakes = 10 * time.Minute
 )
 
-// preempt ends jobs on the node that this one may preempt, if it fits then, and returns
-// until when they may take to go; zero if there are none. A job that is to be given longer
-// than until latest is left alone: who gives it that has gone by then.
+// preempt ends jobs on the node that this job may preempt, if the job fits then, and
+// returns until when the ended jobs may take to go; zero without any. A job with time to
+// go on beyond latest is left alone: the Prolog has gone by then.
 func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time) {
 	p := &l.preemption
 	if p.looked.IsZero() {
-		p.looked = time.Now() // most who wait do so for a moment
+		p.looked = time.Now() // most waits last a moment
 	}
 	if time.Since(p.looked) < preemptEvery {
 		return time.Time{}
@@ -70,7 +70,7 @@ func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time
 		l.node.Log.Warn("look for jobs to preempt", "job", l.JobKey, "error", err)
 		return time.Time{}
 	}
-	closeStale(s.Readings, l.node.Config) // or jobs would be ended for GPUs that this one is not leased
+	closeStale(s.Readings, l.node.Config) // or jobs would be ended for GPUs not leased to this job
 	found := map[jobenv.JobKey]victim{}
 	leaving := func(g *gres.Lease) choose.Leaving {
 		v, known := found[g.Job]
@@ -102,7 +102,7 @@ func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time
 		return time.Time{}
 	}
 	if len(p.uuids) == 0 {
-		// What they leave would go to others.
+		// The GPUs left would go to others.
 		if err := keepForPreemptor(ctx, l, uuids, l.ledger); err != nil {
 			l.node.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
 			return time.Time{}
@@ -118,8 +118,8 @@ func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time
 	return time.Now().Add(grace + p.rules.KillWait + evictionTakes)
 }
 
-// mayPreempt asks slurmctld about the job and its rights. A job that slurmctld starts by what nodes say of
-// their GPUs has come for that, unless the steward has sent the job here to preempt others.
+// mayPreempt asks slurmctld about the job and its rights. A job started by slurmctld by the nodes' word on
+// their GPUs has come for free GPUs, unless the steward has sent the job here to preempt others.
 func (l *launch) mayPreempt(ctx context.Context) error {
 	if !l.Carma.Annotated {
 		return nil
@@ -172,7 +172,7 @@ func (l *launch) victim(ctx context.Context, g *gres.Lease) (v victim) {
 	p := &l.preemption
 	j, err := l.slurm.Job(ctx, g.Job.JobID)
 	if err != nil || j.ID != g.Job.JobID || j.UID != g.UID || j.Restarts != int(g.Job.Restart) {
-		if p.ended[g.Job] { // it goes, or is none that the l.ledger means
+		if p.ended[g.Job] { // the job goes, or is not the ledger's
 			v.leaving = choose.Leaves
 		}
 		return v
@@ -190,7 +190,7 @@ func (l *launch) victim(ctx context.Context, g *gres.Lease) (v victim) {
 	return v
 }
 
-// keepForPreemptor keeps the GPUs for the job: those that it preempts are requeued.
+// keepForPreemptor keeps the GPUs for the job: the preempted jobs are requeued.
 func keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Returned) error {
 	mib := l.request.ReserveMiB
 	if l.request.Exclusive {
@@ -199,9 +199,9 @@ func keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ret
 	return ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids)
 }
 
-// evict ends a job, once: by requeue, or for good, after the time that it is given. The agent lets one
-// that was requeued start when that is safe: what slurmctld sets is a few seconds too early for slurmd 22.05,
-// which then may start it without its Prolog.
+// evict ends a job, once: by requeue, or for good, after its time to end. The agent lets a requeued job start
+// once safe: slurmctld's start time is a few seconds too early for slurmd 22.05, which then may start the job
+// without its Prolog.
 func (l *launch) evict(ctx context.Context, job jobenv.JobKey, v victim) {
 	p := &l.preemption
 	if p.ended[job] || v.job.State != jobstate.Running {
@@ -221,10 +221,10 @@ func (l *launch) evict(ctx context.Context, job jobenv.JobKey, v victim) {
 	}
 	how, err := "requeue", sctl.ErrBatchOnly
 	if !v.Cancel && v.job.Requeue {
-		// incomplete: one that has ended meanwhile, or is back in the queue, stays so.
+		// incomplete: a job ended meanwhile, or back in the queue, stays so.
 		err = l.slurm.RequeueIncomplete(ctx, v.job.Leader())
 	}
-	if errors.Is(err, sctl.ErrBatchOnly) { // what Slurm does with one that cannot be requeued
+	if errors.Is(err, sctl.ErrBatchOnly) { // Slurm's way with a job that cannot be requeued
 		how = "cancel"
 		now, askErr := l.slurm.Job(ctx, job.JobID)
 		if err = askErr; err == nil && now.State == jobstate.Running && now.UID == v.job.UID &&

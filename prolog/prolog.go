@@ -2,12 +2,11 @@
 
 // Package prolog is the order of steps of Slurm's hooks on a GPU node: Prolog
 // leases GPUs, TaskProlog tells the job which, Epilog judges how the job ended
-// and gives the GPUs back. The steps themselves live elsewhere; here is what
-// comes after what, and what a failure of each means.
+// and gives the GPUs back. The steps themselves live elsewhere; here are their
+// order, and the meaning of a failure of each.
 //
 // A hook never fails towards slurmd: a Prolog that exits with an error drains
-// the node. What goes wrong is logged, and the job runs, waits or returns to
-// the queue.
+// the node. A failure is logged, and the job runs, waits or returns to the queue.
 package prolog
 
 import (
@@ -32,7 +31,7 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Node is what the hooks have at hand on a node.
+// Node is the hooks' equipment on a node.
 type Node struct {
 	Name       string // Slurm's
 	Host       string // short host name
@@ -57,15 +56,15 @@ type Node struct {
 	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
 	// ServerFault reads the log of a daemon's servers. Nil: there is no MPS.
 	ServerFault func(d gres.Daemon, from int64) (fault bool, to int64, err error)
-	// Guard keeps tasks from GPUs that are not their job's; nil: nothing does. Where it
+	// Guard keeps tasks from other jobs' GPUs; nil: nothing does. Where a guard is a
 	// must and could not be had, GuardErr says why.
 	Guard    confine.Guard
 	GuardErr error
 }
 
-// request derives from the environment what the job needs of this node. A job
-// that job_submit did not annotate, or that runs in a partition that does not
-// share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
+// request derives the job's needs on this node from the environment. A job not
+// annotated by job_submit, or in a partition that does not share, gets whole GPUs:
+// so a slurmctld without libcarma puts nobody at risk.
 func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
@@ -96,17 +95,17 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 		r.ReserveMiB = h.Carma.ReserveMiB
 	} else if about.Mode == jobenv.ModeShared {
 		// Brought back after an OOM: the Epilog raised the booking to a
-		// whole GPU; spank_job_env keeps what the first attempt asked for.
+		// whole GPU; spank_job_env keeps the first attempt's request.
 		makeExclusive(&r, &about)
 	}
 	return r, job, about
 }
 
-// Prolog leases GPUs for the job, waiting for them if need be. Without any it
-// returns the job to the queue. Where neither can be done in the hook's time, as the
-// ledger is locked, a disk full, slurmctld away, or the job is one of srun that cannot
-// return to the queue, the job waits: the error is ErrUndecided, its tasks wait for Settle to
-// finish, and Prolog has left word for them.
+// Prolog leases GPUs for the job, waiting for GPUs if need be. Without any Prolog returns the
+// job to the queue. Where neither can be done in the hook's time, as the ledger is locked, a
+// disk full, slurmctld away, or the job is one of srun that cannot return to the queue, the
+// job waits: the error is ErrUndecided, its tasks wait for Settle to finish, and Prolog has
+// left word for them.
 func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	if len(h.Slots) == 0 {
 		if h.OneNode && h.Carma.Annotated && h.Carma.GPUs > 0 && n.returnForgotten(ctx, h, ledger, slurm) {
@@ -158,19 +157,19 @@ type launch struct {
 	request gres.Request
 	job     lease.Job
 	about   JobMeta
-	retry   string // why it runs again; empty: it does not
+	retry   string // why the job runs again; empty: no second run
 	started time.Time
 	asked   bool // slurmctld may return it to the queue: its answer was missing
 
 	booking    *tres.List // as slurmctld has it; nil: nobody has asked
-	kept       bool       // or it is known that nothing is kept for it
+	kept       bool       // or known: nothing is kept for the job
 	told       bool       // its user, that it cannot start
 	stays      bool       // it cannot return to the queue
 	yielding   yielding
 	preemption preemption
 }
 
-// arrive finds out what the job needs here.
+// arrive finds out the job's needs here.
 func (n *Node) arrive(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) *launch {
 	l := &launch{Hook: h, node: n, ledger: ledger, slurm: slurm, started: time.Now()}
 	l.request, l.job, l.about = n.request(h)
@@ -189,8 +188,8 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	return l
 }
 
-// fitNode gives a job of which job_submit has said nothing, and to which slurmctld has
-// given more slots than there are GPUs, all GPUs if it has the node to itself.
+// fitNode gives a job without a word of job_submit, and with more slots from slurmctld
+// than there are GPUs, all GPUs if the job has the node to itself.
 func (l *launch) fitNode(ctx context.Context) {
 	if l.Carma.Annotated || l.request.GPUs == 1 {
 		return
@@ -216,7 +215,7 @@ func (l *launch) fit(j sctl.Job, node int) {
 	}
 }
 
-// finish tells the job what it was leased.
+// finish tells the job its leases.
 func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 	gpus, err := l.granted(ctx, granted)
 	if err == nil {
@@ -229,7 +228,7 @@ func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 	lease.FailPoint("prolog.poked")
 	task := newTaskFile(l.node, l.Hook, granted)
 	if !l.awaitDaemon(ctx, granted) {
-		task.PipeDir = "" // it is another user's still
+		task.PipeDir = "" // still another user's
 	}
 	task.RetryReason = l.retry
 	task.Ordinals, task.GPUs = l.ordinals(gpus, granted), Numbers(gpus)
@@ -264,7 +263,7 @@ func (l *launch) awaitDaemon(ctx context.Context, granted []lease.Granted) (thei
 	return !errors.Is(err, mps.ErrNotGiven)
 }
 
-// policy is the node's, or the one that the user asks for if jobs may.
+// policy is the node's, or the user's if jobs may ask for a policy.
 func (n *Node) policy(h jobenv.Hook) choose.Policy {
 	if slices.Contains(n.Config.Placement.AllowPolicies, h.Carma.Policy) {
 		return choose.Policy(h.Carma.Policy)
@@ -272,7 +271,7 @@ func (n *Node) policy(h jobenv.Hook) choose.Policy {
 	return choose.Policy(n.Config.Placement.Policy)
 }
 
-// markStdErr remembers where the job's stderr ends now. Not to know it costs
+// markStdErr remembers where the job's stderr ends now. Not to know the place costs
 // no more than reading an old message once more.
 func (n *Node) markStdErr(ctx context.Context, h jobenv.Hook, j sctl.Job, name string) userfile.Mark {
 	path := n.outputOf(h, j, name).Path(h.StdErr, h.StdOut)
@@ -295,7 +294,7 @@ func (n *Node) outputOf(h jobenv.Hook, j sctl.Job, name string) jobenv.Output {
 		id = h.HetJobID
 	}
 	// %N is the host's name (fname.c), from 25.11 on Slurm's name of the node
-	// (print_fields.c); that is also when jobs got a SLUID.
+	// (print_fields.c); in 25.11 jobs also got a SLUID.
 	node := n.Host
 	if h.SLUID != "" {
 		node = h.Node

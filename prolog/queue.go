@@ -25,11 +25,11 @@ func (n *Node) queue(slurm Slurm) queue { return queue{n, slurm} }
 func (ep *epilog) queue() queue         { return queue{ep.node, ep.slurm} }
 func (l *launch) queue() queue          { return queue{l.node, l.slurm} }
 
-// putBack puts a completing job into the queue again and returns the partition that it is
-// then in. A change that slurmctld refuses leaves the job held, never half moved; where its answer is
-// missing, or it does not release the job, the agent does (lease.PerhapsHeld). All components of a
-// heterogeneous job are requeued, and the job's own is changed. home is its partition so far.
-// Each call has a deadline of its own: slurmctld may take seconds for each.
+// putBack puts a completing job into the queue again and returns the job's partition from then on. A
+// change refused by slurmctld leaves the job held, never half moved; where its answer is missing, or
+// it does not release the job, the agent does (lease.PerhapsHeld). All components of a heterogeneous
+// job are requeued, and the job's own is changed. home is its partition so far. Each call has a
+// deadline of its own: slurmctld may take seconds for each.
 func (q queue) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change,
 	ledger Held) (partition string, err error) {
 	target := j.Leader()
@@ -48,7 +48,7 @@ func (q queue) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	}
 	defer func() {
 		final := errors.Is(err, errHeld) || errors.Is(err, sctl.ErrBatchOnly)
-		if err != nil && !final { // it may be held, now or later
+		if err != nil && !final { // the job may be held, now or later
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger) // else the agent looks once
@@ -77,8 +77,8 @@ func (q queue) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	return change.Partition, nil
 }
 
-// change changes a job that is in the queue again, and returns the partition that it is in. It starts
-// after latestStart at the latest.
+// change changes a job in the queue again, and returns the job's partition. The job starts after
+// latestStart at the latest.
 func (q queue) change(ctx context.Context, j sctl.Job, home string, change sctl.Change) (string, error) {
 	ctx, cancel := q.node.part(ctx)
 	defer cancel()
@@ -86,9 +86,9 @@ func (q queue) change(ctx context.Context, j sctl.Job, home string, change sctl.
 	err := q.update(ctx, j.Component(), change)
 	if err != nil && change.Partition != "" && !sctl.Unanswered(err) {
 		// The partition may not be for this user, account or QOS: whole
-		// GPUs are whole GPUs where the job was, too. slurmctld reports
-		// that after it has set the partition, so it is set back (22.05,
-		// job_mgr.c, _update_job).
+		// GPUs are whole GPUs where the job was, too. slurmctld reports the
+		// refusal after setting the partition, so the partition is set back
+		// (22.05, job_mgr.c, _update_job).
 		q.node.Log.Warn("cannot move the job; it is requeued in its own partition", "target", j.Component(), "partition",
 			change.Partition, "error", err)
 		change.Partition = home
@@ -98,7 +98,7 @@ func (q queue) change(ctx context.Context, j sctl.Job, home string, change sctl.
 }
 
 // Where a user has no association (accounting is off, or does not ask for one),
-// slurmctld fails a change of partition with whatever errno the thread has left from
+// slurmctld fails a change of partition with an errno left in the thread by
 // something else (job_mgr.c, _update_job: error_code = errno, 23.11 to 26.05). On
 // 25.11.7 that is EAGAIN, "Resource temporarily unavailable", 4 of 5 times; never on
 // 23.11.11, whose threads do not read without blocking. Another try meets another
@@ -108,10 +108,10 @@ const (
 	updatePause = 20 * time.Millisecond
 )
 
-// latestStart is after how long a job that was requeued starts at the latest,
-// if GPUs are free. The agent lets it start as soon as that is safe; slurmctld's
-// own time is not on 22.05, where slurmd may then still know the job's last run
-// and skip its Prolog (gres/agent/after.go).
+// latestStart is after how long a requeued job starts at the latest, if GPUs are
+// free. The agent lets the job start as soon as safe; slurmctld's own time is not
+// on 22.05, where slurmd may then still know the job's last run and skip its Prolog
+// (gres/agent/after.go).
 const latestStart = 10 * time.Minute
 
 func (q queue) update(ctx context.Context, target sctl.Target, change sctl.Change) error {
@@ -124,8 +124,8 @@ func (q queue) update(ctx context.Context, target sctl.Target, change sctl.Chang
 	}
 }
 
-// setStart lets a job that was returned to the queue start as soon as is safe, and not sooner than
-// after delay, where the agent will not.
+// setStart lets a job returned to the queue start as soon as is safe, and not sooner than after
+// delay, where the agent will not.
 func (q queue) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay time.Duration) {
 	ctx, cancel := q.node.part(ctx)
 	defer cancel()
@@ -139,8 +139,8 @@ func (q queue) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay
 }
 
 // comment adds a token to the AdminComment of a job in the queue, for people.
-// slurmctld takes none for a job that has finished; accounting forwards the
-// note of such a job to slurmdbd.
+// slurmctld takes none for a finished job; accounting forwards the job's note to
+// slurmdbd.
 func (q queue) comment(ctx context.Context, j sctl.Job, token string) {
 	ctx, cancel := q.node.part(ctx)
 	defer cancel()

@@ -59,7 +59,7 @@ var errNoRequeue = errors.New("the job may not be requeued (--no-requeue, JobReq
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
 const ladderStepMiB = 5 << 10
 
-// nextBooking is what the job books per GPU when it is requeued.
+// nextBooking is the requeued job's booking per GPU.
 func (ep *epilog) nextBooking() (mib int64, alone bool) {
 	if ep.node.Config.Recovery.Retry != "ladder" {
 		return ep.about.FullMiB, true
@@ -74,8 +74,8 @@ func (ep *epilog) nextBooking() (mib int64, alone bool) {
 	return mib, false
 }
 
-// recoveryPartition is where the job is requeued; empty: where it was. A job
-// that books whole GPUs is alone there too.
+// recoveryPartition is the job's partition once requeued; empty: the same as
+// before. A job that books whole GPUs is alone there too.
 func (ep *epilog) recoveryPartition(ctx context.Context, account string) string {
 	name := ep.node.Config.Partition[ep.hook.Partition].Recovery
 	if name == "" {
@@ -134,13 +134,12 @@ func (s short) Error() string { return reason(s.error) }
 
 func (s short) Unwrap() error { return s.error }
 
-// errHeld says that the job is in the queue again and waits there for somebody
-// to release it.
+// errHeld: the job is in the queue again and waits there for a release.
 var errHeld = errors.New("held")
 
-// reason shortens an error of a Slurm command to what Slurm said.
+// reason shortens an error of a Slurm command to Slurm's words.
 func reason(err error) string {
-	text := strings.TrimRight(err.Error(), ": ") // a command that was ended has printed nothing
+	text := strings.TrimRight(err.Error(), ": ") // an ended command has printed nothing
 	if i := strings.LastIndex(text, ": "); i >= 0 {
 		text = text[i+2:]
 	}

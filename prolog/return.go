@@ -19,8 +19,7 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// backOff is how long a job waits after it was returned to the queue for the n-th time,
-// counted from 0.
+// backOff is how long a job waits after the n-th return to the queue, counted from 0.
 func backOff(n uint32) time.Duration {
 	const first = 5 * time.Second
 	return min(first<<min(n, 10), lease.LongestDelay)
@@ -42,10 +41,10 @@ func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 			l.tellTooMany(ctx, works)
 		}
 	}()
-	ctx, cancel := l.node.part(ctx) // whatever the l.ledger took
+	ctx, cancel := l.node.part(ctx) // whatever time the ledger took
 	defer cancel()
 	j, err := waiting(ctx, h, l.slurm)
-	if errors.Is(err, errGone) && l.asked { // the agent looks whether it is in the queue
+	if errors.Is(err, errGone) && l.asked { // the agent looks whether the job is in the queue
 		if err := l.ledger.AddPendingRestart(ctx, h.JobID, backOff(h.Restart)); err != nil {
 			l.node.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
 		}
@@ -58,7 +57,7 @@ func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 	if most := mostGPUs(l.node.Config, h.Partition); node > 0 && most > 0 && r.GPUs > max(node, most) {
 		return l.tooMany(ctx, j, node)
 	}
-	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
+	if !j.Requeue { // --no-requeue, JobRequeue=0: the job waits here, as a job of srun does
 		return sctl.ErrBatchOnly
 	}
 	var change sctl.Change
@@ -120,7 +119,7 @@ func (l *launch) tooMany(ctx context.Context, j sctl.Job, node int) error {
 		}
 		ctx, cancel := l.node.part(ctx)
 		defer cancel()
-		if failed := l.ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // the agent is not to release it
+		if failed := l.ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // not for the agent to release
 			l.node.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
 		}
 		if err = l.slurm.RequeueHold(ctx, j.Leader()); err == nil {
@@ -157,12 +156,12 @@ func (l *launch) tellTooMany(ctx context.Context, node int) {
 	}
 }
 
-// lookAtLedger is how long a ledger may take to tell what a job that returns to the queue would
-// be better off for; a return to the queue does not hang on it.
+// lookAtLedger is how long a ledger may take to tell a better request for a job that returns to
+// the queue; the return does not hang on the answer.
 const lookAtLedger = time.Second
 
-// gpus is how many GPUs the node is known to have, and how many of them are not lost; 0: that is
-// not known now.
+// gpus is how many GPUs the node is known to have, and how many of them are not lost; 0: not
+// known now.
 func (n *Node) gpus(ctx context.Context, ledger Readings) (all, works int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger)
 	defer cancel()
@@ -178,11 +177,11 @@ func (n *Node) gpus(ctx context.Context, ledger Readings) (all, works int) {
 	return len(s.Readings), works
 }
 
-// errGone means that the job is not here any more: cancelled, or in the queue again.
+// errGone: the job is not here any more: cancelled, or in the queue again.
 var errGone = errors.New("the job has gone")
 
-// waiting asks about the job whose Prolog waits; errGone if that has gone, or is at a
-// later attempt, perhaps on another node.
+// waiting asks about the job whose Prolog waits; errGone if the job has gone, or is
+// at a later attempt, perhaps on another node.
 func waiting(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 	j, err := ask(ctx, h, slurm)
 	if err == nil && (!j.State.MayBeInProlog() || j.Restarts != int(h.Restart)) {
@@ -196,8 +195,8 @@ func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
 }
 
-// escalate is what a job that was returned to the queue too often asks for from now on; the
-// zero value if nothing would help.
+// escalate is the new request of a job returned to the queue too often; the zero value if
+// nothing would help.
 func (l *launch) escalate(list tres.List, uncounted bool) sctl.Change {
 	fullMiB := l.about.FullMiB
 	switch {
@@ -259,9 +258,9 @@ func (l *launch) keep(ctx context.Context) {
 	l.node.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
-// Return returns a job to the queue on a node that can do nothing for it, as its ledger
-// cannot be opened: it could be given no GPU, and would fail. slurmctld lets it
-// wait before it starts again, here or on a better node.
+// Return returns a job to the queue on a node unable to help, as its ledger cannot be
+// opened: the job would get no GPU, and fail. slurmctld lets the job wait before the
+// next start, here or on a better node.
 func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
@@ -283,15 +282,15 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	return nil
 }
 
-// ReturnSurely is Return for a hook that can do nothing else, as carma.toml cannot be used. It tries
-// until slurmctld has answered, or Until has come: then the job's tasks wait for another
-// process to go on, and the error is ErrUndecided.
+// ReturnSurely is Return for a hook with nothing else to do, as carma.toml cannot be used.
+// ReturnSurely tries until slurmctld has answered, or Until has come: then the job's tasks wait for
+// another process to go on, and the error is ErrUndecided.
 func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	defer n.Heartbeat(h)()
 	for {
 		err := n.Return(ctx, h, slurm)
 		if errors.Is(err, sctl.ErrBatchOnly) || errors.Is(err, fs.ErrNotExist) { // Slurm is elsewhere
-			n.forgetUndecided(h) // its tasks start: nobody goes on for it
+			n.forgetUndecided(h) // its tasks start: nobody goes on for the job
 			return err
 		} else if err == nil {
 			return nil
@@ -311,11 +310,11 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 	}
 }
 
-// returnForgotten returns a job that requests GPUs and was allocated none: a slurmctld that has
-// just started counts the GPUs of a node before the node has told it which they are, and allocates
-// some without their numbers (22.05.8; gres.c). The job would see no GPU, and fail. One
-// that cannot return, or was returned often, as an operator has taken its GPUs from it, runs so.
-// The agent looks after its start: a slurmctld that has just taken over may not start it by itself.
+// returnForgotten returns a job that requests GPUs and was allocated none: a slurmctld just started
+// counts the GPUs of a node before the node has named the GPUs, and allocates some without their
+// numbers (22.05.8; gres.c). The job would see no GPU, and fail. A job that cannot return, or was
+// returned often, as an operator has taken its GPUs away, runs so. The agent looks after its start:
+// a slurmctld after a takeover may not start the job by itself.
 func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Returned, slurm Slurm) bool {
 	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
 	if h.Restart >= mostForgotten || n.overVetoLimit(h) {
@@ -324,7 +323,7 @@ func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Return
 	for {
 		err := n.Return(ctx, h, slurm)
 		switch {
-		case err == nil && ledger == nil: // it could not be opened
+		case err == nil && ledger == nil: // the ledger could not be opened
 			return true
 		case err == nil:
 			if err := ledger.AddPendingRestart(ctx, h.JobID, backOff(h.Restart)); err != nil {
@@ -343,7 +342,7 @@ func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Return
 // mostForgotten is after how many restarts a job without GPUs runs so, whatever hooks.vetoes says.
 const mostForgotten = 5
 
-// awaitRevocation stays until slurmd must have seen that the job was taken back.
+// awaitRevocation stays until slurmd must have seen the job taken back.
 func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Jobs) {
 	for range 10 {
 		j, err := slurm.Job(ctx, h.JobID)

@@ -22,7 +22,7 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// besideWithin is how long before the end of a job what a co-located job did may have caused it: a server's start
+// besideWithin is how long before a job's end a co-located job's doings may have caused the end: a server's start
 // profiles for some ten seconds, and samples are of ten.
 const besideWithin = 30 * time.Second
 
@@ -44,7 +44,7 @@ func (ep *epilog) lately(ctx context.Context) db.Happened {
 	return past
 }
 
-// evidence puts together how the job ended, what NVML saw, and what its text says.
+// evidence puts together how the job ended, NVML's readings, and the job's text.
 func (ep *epilog) evidence(ctx context.Context, r userfile.Reply, past db.Happened) evidence.Evidence {
 	e := evidence.Evidence{Text: textOf(r), Program: oomscan.Program(r.Signature),
 		End: evidence.EndOf(ep.hook.Exit.Code, ep.hook.Exit.Signal, ep.held.Age.Seconds())}
@@ -52,7 +52,7 @@ func (ep *epilog) evidence(ctx context.Context, r userfile.Reply, past db.Happen
 	if err != nil {
 		ep.node.Log.Warn("look for a neighbour's part in a failure", "job", ep.hook.JobKey, "error", err)
 	}
-	// Not of a job that was cancelled, or whose text says what else has ended the job.
+	// Not of a cancelled job, or a job whose text names another cause of its end.
 	other := []oomscan.Kind{oomscan.HostMemory, oomscan.MPS, oomscan.GPUFault}
 	if ep.hook.Exit.Code != 0 && !slices.Contains(other, r.Kind) {
 		e.Neighbour = beside(ep.hook.JobID, ep.held, s.Leases, past, time.Now())
@@ -71,7 +71,7 @@ func (ep *epilog) evidence(ctx context.Context, r userfile.Reply, past db.Happen
 	return e
 }
 
-// peakOf is what NVML saw of the job itself: where it tells of the whole GPU only, that is no evidence beside others.
+// peakOf is NVML's peak of the job itself: a figure of the whole GPU is no evidence beside others.
 func peakOf(g lease.Granted) int64 {
 	if g.PeakQuality() == figure.Exact {
 		return g.PeakMiB
@@ -79,7 +79,7 @@ func peakOf(g lease.Granted) int64 {
 	return 0
 }
 
-// textOf grades what was read.
+// textOf grades the text.
 func textOf(r userfile.Reply) evidence.Text {
 	if r.State != userfile.StateOK {
 		return evidence.Unread
@@ -93,7 +93,7 @@ const longQuiet = time.Hour
 
 // cardFull tells whether all memory of a GPU was in use in the last samples.
 func cardFull(uuid string, readings []gres.Reading, past db.Happened) bool {
-	const fullPct = 97 // what a driver keeps for itself is not given
+	const fullPct = 97 // a driver's own part is not given
 	i := slices.IndexFunc(readings, func(r gres.Reading) bool { return r.UUID == uuid })
 	if i < 0 || readings[i].TotalMiB == 0 {
 		return false
@@ -102,7 +102,7 @@ func cardFull(uuid string, readings []gres.Reading, past db.Happened) bool {
 	return len(used) > 0 && slices.Max(used)*100 >= readings[i].TotalMiB*fullPct
 }
 
-// beside tells what a co-located job did within seconds of the end; empty: nothing that is known.
+// beside tells a co-located job's doings within seconds of the end; empty: none known.
 func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, now time.Time) string {
 	seconds := func(d time.Duration) int { return int(max(d, 0).Round(time.Second).Seconds()) }
 	for _, id := range held.Neighbours {
@@ -138,7 +138,7 @@ func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, 
 // slackMiB is a context of CUDA's, which not every driver counts to a process.
 const slackMiB = 600
 
-// noteOf says of a scan of stderr what is worth a note in the record.
+// noteOf picks from a scan of stderr the note for the record.
 func noteOf(r userfile.Reply) string {
 	switch {
 	case r.State != userfile.StateOK:
@@ -153,7 +153,7 @@ func noteOf(r userfile.Reply) string {
 	return ""
 }
 
-// unread says of stderr that could not be read what to do.
+// unread decides on stderr that could not be read.
 var unread = map[userfile.State]string{
 	userfile.StateNotRegular: "its error messages were not read: stderr is no file, but a pipe or a device like " +
 		"/dev/null; with #SBATCH --error=FILE an OOM is found",
@@ -168,10 +168,10 @@ var unread = map[userfile.State]string{
 // ofQueue are the symbols in the name of a file, with a width or without, that slurmctld alone can tell.
 var ofQueue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%\d*[Aax]`) })
 
-// noteOfSuccess notes that a job of exit 0 says that the GPU was out of memory. slurmctld is not asked: the
-// output of an array's task, named after the array, is not found then. The look costs a good job some milliseconds,
-// and at most the two seconds that userfile has, before the GPUs are released: slurmctld gives the job's slots to
-// nobody before the Epilog has ended, and the record is written once, before the agent completes the record.
+// noteOfSuccess notes a job of exit 0 that says that the GPU was out of memory. slurmctld is not asked: the output
+// of an array's task, named after the array, is not found then. The look costs a good job some milliseconds, and at
+// most userfile's two seconds, before the GPUs are released: slurmctld gives the job's slots to nobody before the
+// Epilog has ended, and the record is written once, before the agent completes the record.
 func (ep *epilog) noteOfSuccess(ctx context.Context) string {
 	if ofQueue().MatchString(ep.hook.StdErr + ep.hook.StdOut) {
 		return ""

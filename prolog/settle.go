@@ -16,8 +16,8 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// ErrUndecided means that a job could be neither leased GPUs nor returned to the queue yet. Its
-// tasks wait for that.
+// ErrUndecided: a job could be neither leased GPUs nor returned to the queue yet. Its tasks
+// wait for a decision.
 var ErrUndecided = errors.New("the job waits: it could neither be leased GPUs nor be returned to the queue yet")
 
 // settlePause is the pause between two rounds; heartbeatEvery is much shorter than
@@ -28,9 +28,9 @@ const (
 )
 
 // settle leases the job its GPUs or returns it to the queue, trying the one and the other in
-// turn until one works, or the job has gone. Each has a deadline of its own, so that
-// one that hangs does not cost the other its time. The error is ErrUndecided when until
-// has come; the zero value is never.
+// turn until one works, or the job has gone. Each has a deadline of its own, so that a hung
+// try does not cost the other its time. The error is ErrUndecided when until has come; the
+// zero value is never.
 func (l *launch) settle(ctx context.Context, until time.Time) error {
 	defer l.node.Heartbeat(l.Hook)()
 	wait := l.node.Config.Hooks.Wait.D()
@@ -101,8 +101,8 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 	}
 }
 
-// gone tells whether the job has gone that waits for its GPUs; a slurmctld that does not
-// answer is no reason to think so.
+// gone tells whether the waiting job has gone; a silent slurmctld is no reason to think
+// so.
 func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
@@ -110,14 +110,14 @@ func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
 	return errors.Is(err, errGone) || errors.Is(err, sctl.ErrNoJob)
 }
 
-// Undecided leaves word for the job's tasks that they are to wait.
+// Undecided leaves word for the job's tasks to wait.
 func (n *Node) Undecided(h jobenv.Hook) error {
 	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Slots: h.Slots, Undecided: true})
 }
 
-// Heartbeat tells tasks that wait that somebody is at it, until stop is called. Their
-// word stays when the job has gone: without it a task would start before slurmd has
-// ended it. The Epilog takes it away.
+// Heartbeat tells waiting tasks that somebody is at work, until stop is called. The
+// word to wait stays when the job has gone: otherwise a task would start before
+// slurmd has ended the task. The Epilog takes the word away.
 func (n *Node) Heartbeat(h jobenv.Hook) (stop func()) {
 	done := make(chan struct{})
 	go func() {
@@ -142,7 +142,7 @@ func (n *Node) undecided(h jobenv.Hook) bool {
 	return err == nil && t.Undecided && t.Restart == h.Restart
 }
 
-// forgetUndecided removes the word of an attempt that ends: no task waits any more. slurmctld may
+// forgetUndecided removes the word of an ending attempt: no task waits any more. slurmctld may
 // have counted the next attempt already.
 func (n *Node) forgetUndecided(h jobenv.Hook) {
 	if t, err := readTaskFile(n.RunDir, h.JobID); err == nil && t.Undecided && t.Restart <= h.Restart {
@@ -150,7 +150,8 @@ func (n *Node) forgetUndecided(h jobenv.Hook) {
 	}
 }
 
-// forgetEnded removes the job's task file if its Epilog came before that was written, and has ended the lease.
+// forgetEnded removes the job's task file if its Epilog came before the file was written, and has ended the
+// lease.
 func (l *launch) forgetEnded(ctx context.Context) {
 	s, err := l.ledger.Snapshot(ctx)
 	if err != nil || slices.ContainsFunc(s.Leases, func(held gres.Lease) bool { return held.Job == l.JobKey }) {

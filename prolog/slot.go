@@ -11,8 +11,8 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// nextSlot puts a job whose time slot is over into the queue again, as it was:
-// where it was, with what it books.
+// nextSlot puts a job whose time slot is over into the queue again, unchanged: in
+// the same partition, with the same booking.
 func (ep *epilog) nextSlot(ctx context.Context, v verdict) verdict {
 	v.note = "requeued after its time slot"
 	if err := ep.putBackForSlot(ctx, v.job); err != nil {

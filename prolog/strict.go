@@ -12,11 +12,11 @@ import (
 	"carma/gres/lease"
 )
 
-// ErrNode is a fault of the node itself that somebody must mend, for which a strict
+// ErrNode is a fault of the node itself for somebody to mend, for which a strict
 // site lets its Prolog fail: a GPU is lost, or the ledger is damaged.
 var ErrNode = errors.New("fault of this node")
 
-// lost is how NVML names a GPU that has fallen off the bus or must be reset
+// lost is how NVML names a GPU fallen off the bus or in need of a reset
 // (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
 var lost = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)

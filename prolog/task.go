@@ -73,10 +73,10 @@ func writeTaskFile(runDir string, key jobenv.JobKey, t taskFile) error {
 	return nil
 }
 
-// Task prints what slurmstepd is to put into a task's environment. A task
-// without gres/gpu sees no GPU. One with gres/gpu but without leases
-// sees none either: the numbers that Slurm gave it are slots, and the GPUs of those
-// numbers are other jobs'.
+// Task prints the lines for slurmstepd to put into a task's environment. A task
+// without gres/gpu sees no GPU. A task with gres/gpu but without leases sees none
+// either: the numbers given by Slurm are slots, and the GPUs of these numbers are
+// other jobs'.
 func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
 	if err != nil {
@@ -96,9 +96,9 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	return errors.Join(err, visibleErr, t.print(w, uuids), t.printNumbers(w, known, get))
 }
 
-// isForeign tells whether it is another user's job that had the task's id: a slurmctld that has
-// lost its state gives ids again, and slurmd up to 22.05 skips the Prolog of a job whose id it
-// has just seen. UID 0: written by older programs, or root's.
+// isForeign tells whether another user's job had the task's id: a slurmctld without its old
+// state gives ids again, and slurmd up to 22.05 skips the Prolog of a job with an id just seen.
+// UID 0: written by older programs, or root's.
 func (t taskFile) isForeign(get jobenv.Getenv) bool {
 	uid := get("SLURM_JOB_UID")
 	return uid != "" && t.UID != 0 && uid != strconv.FormatUint(uint64(t.UID), 10)
@@ -107,12 +107,12 @@ func (t taskFile) isForeign(get jobenv.Getenv) bool {
 // mostComponents is how many components a heterogeneous job may have (MAX_HET_JOB_COMPS).
 const mostComponents = 128
 
-// jobOfStep is the id of the job that a task's step is of. A step of a heterogeneous job
-// is told the leader's, whatever component it is of; srun names the components, by HET in
-// a job of sbatch or salloc and by PACK in one of its own (tried: 22.05.8, 25.11.7). The
-// step's slots tell which of them it is: each is one job's. known is false where the step is
-// of a component that has no GPUs here. A batch job that was submitted from such a step
-// inherits its variables; those of its own job name itself as the first component.
+// jobOfStep is the id of the job of a task's step. A step of a heterogeneous job is told the
+// leader's, whatever the component; srun names the components, by HET in a job of sbatch or
+// salloc and by PACK in one of its own (tried: 22.05.8, 25.11.7). The step's slots tell the
+// component: each slot is a single job's. known is false where the step is of a component
+// without GPUs here. A batch job submitted from such a step inherits its variables; the
+// variables of its own job name itself as the first component.
 func jobOfStep(runDir string, leader uint32, get jobenv.Getenv) (id uint32, known bool) {
 	size, _ := strconv.Atoi(get("SLURM_HET_SIZE"))
 	step, err := jobenv.Indices(get("SLURM_STEP_GPUS"))
@@ -142,29 +142,29 @@ func jobOfStep(runDir string, leader uint32, get jobenv.Getenv) (id uint32, know
 	return leader, false
 }
 
-// has tells whether the job was given all these slots.
+// has tells whether the job has all these slots.
 func (t taskFile) has(slots []int) bool {
 	return !slices.ContainsFunc(slots, func(s int) bool { return !slices.Contains(t.Slots, s) })
 }
 
-// Told tells whether the SPANK plugin (slurmbridge/spank) has had this very task told, so that
-// TaskProlog, where slurm.conf names it too, has nothing to do. A step's task inherits the mark
-// of the batch script: the mark names the process.
+// Told tells whether the SPANK plugin (slurmbridge/spank) has had the very task told, so that
+// TaskProlog, if in slurm.conf too, has nothing to do. A step's task inherits the mark of the
+// batch script: the mark names the process.
 func Told(get jobenv.Getenv) bool {
 	mark := get("CARMA_TASK")
 	return mark != "" && mark == get("SLURM_JOB_ID")+":"+get("SLURM_TASK_PID")
 }
 
-// A task whose job could be neither leased GPUs nor returned to the queue waits for that. Who is
-// at it says so in the file's time of change; when that has stayed for so long, by a clock
-// that nobody sets, nobody is.
+// A task whose job could be neither leased GPUs nor returned to the queue waits for a decision.
+// A process at work says so in the file's time of change; when the time has stayed for so long,
+// by a clock nobody sets, nobody is at work.
 const (
 	taskLooks     = 200 * time.Millisecond
 	taskGivesUpAt = 5 * time.Minute
-	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends what says nothing for five
+	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends a program silent for five
 )
 
-// awaitTaskFile is readTaskFile once it has been decided what the job gets.
+// awaitTaskFile is readTaskFile once the job's GPUs are decided.
 func awaitTaskFile(w io.Writer, runDir string, job uint32) (taskFile, error) {
 	var touched, seen time.Time
 	said := time.Now()
@@ -190,11 +190,11 @@ func awaitTaskFile(w io.Writer, runDir string, job uint32) (taskFile, error) {
 	}
 }
 
-// readTaskFile returns what the Prolog of the job's attempt left; the zero value if that is
-// nothing. The Epilog removes the file before the leases end, the agent with a lease that has
-// lost its job, and the next Prolog what they left, so no file is of an earlier attempt. A task cannot tell:
-// SLURM_RESTART_COUNT is set for a batch script that runs again and for nothing else, and what
-// is submitted from one inherits it (src/common/env.c, setup_env, 22.05.8).
+// readTaskFile returns the file of the Prolog of the job's attempt; the zero value without a file. The
+// Epilog removes the file before the leases end, the agent with a lease that has lost its job, and the next
+// Prolog any file left, so no file is of an earlier attempt. A task cannot tell: SLURM_RESTART_COUNT is set
+// for a rerun batch script and for nothing else, and jobs submitted from the script inherit the variable
+// (src/common/env.c, setup_env, 22.05.8).
 func readTaskFile(runDir string, job uint32) (t taskFile, err error) {
 	text, err := os.ReadFile(taskPath(runDir, job))
 	if err == nil {
@@ -244,8 +244,8 @@ func (t taskFile) ofSlots(slots []int) (uuids []string) {
 }
 
 // slotsOfStep returns the slots that the step was given. slurmstepd sets SLURM_JOB_GPUS alone
-// for a batch script, which inherits SLURM_STEP_GPUS of the step that it was submitted from:
-// slots that are not its job's, or fewer than it is shown.
+// for a batch script, which inherits SLURM_STEP_GPUS of the step that submitted the script:
+// slots not its job's, or fewer than shown.
 func (t taskFile) slotsOfStep(known bool, get jobenv.Getenv) ([]int, error) {
 	step, err := jobenv.Indices(get("SLURM_STEP_GPUS"))
 	if err != nil {
@@ -261,8 +261,8 @@ func (t taskFile) slotsOfStep(known bool, get jobenv.Getenv) ([]int, error) {
 	return step, nil
 }
 
-// whole tells whether slurmctld gave the job all slots of the node, and it was leased
-// the GPUs that it asked for.
+// whole tells whether slurmctld gave the job all slots of the node, and the job was
+// leased the GPUs asked for.
 func (t taskFile) whole() bool { return 0 < len(t.UUIDs) && len(t.UUIDs) < len(t.Slots) }
 
 // narrow follows a binding of single tasks (--gpus-per-task, --gpu-bind),
@@ -309,9 +309,9 @@ func (t taskFile) print(w io.Writer, uuids []string) error {
 	}
 	if t.PipeDir != "" && len(uuids) > 0 {
 		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
-		// By number, as the daemon counts: not all releases of it know UUIDs
-		// (NVIDIA/k8s-device-plugin#572). All its GPUs, so that it does not
-		// matter whether a client counts those or the ones it sees.
+		// By number, as the daemon counts: not all its releases know UUIDs
+		// (NVIDIA/k8s-device-plugin#572). All its GPUs, so a client may
+		// count all or only the visible ones.
 		limits := make([]string, t.Devices)
 		for i := range limits {
 			limits[i] = fmt.Sprintf("%d=%dM", i, t.ReserveMiB)

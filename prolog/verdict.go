@@ -21,22 +21,22 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// verdict is what the Epilog finds out about the end of a job.
+// verdict is the Epilog's findings on the end of a job.
 type verdict struct {
 	signature  string // of the OOM; empty: none
 	note       string
 	because    string // why the job is requeued without an OOM, as admincomment has it
-	proven     bool   // NVML saw what the text says: the job may have a place in the recovery partition
+	proven     bool   // NVML saw the text's OOM: the job may have a place in the recovery partition
 	requeuedTo string
-	alone      bool     // GPUs are kept for it: it is requeued with whole ones
-	slotOver   bool     // it is requeued as it was, for its next time slot
+	alone      bool     // GPUs are kept for the job, requeued with whole GPUs
+	slotOver   bool     // requeued unchanged, for its next time slot
 	putBack    bool     // by somebody else
 	gpuFault   bool     // its stderr tells of a fault on the GPU
-	job        sctl.Job // filled in only for jobs that had to be asked about
+	job        sctl.Job // filled in only if slurmctld was asked
 }
 
-// judge decides by all evidence (package evidence) whether the job ran out of GPU memory that it shared, and has
-// it requeued if it did. Text alone proves nothing.
+// judge decides by all evidence (package evidence) whether the job ran out of shared GPU memory, and has the job
+// requeued if so. Text alone proves nothing.
 func (ep *epilog) judge(ctx context.Context) (v verdict) {
 	shared := ep.about.Mode == jobenv.ModeShared
 	failed := ep.hook.Exit.Failed() && shared
@@ -120,7 +120,7 @@ func within(past db.Happened, partition string, most int, were string) string {
 	return ""
 }
 
-// bySight is the signature of an OOM of which no text tells.
+// bySight is the signature of an OOM without a text.
 const bySight = "nvml"
 
 // How many jobs of a user are requeued within an hour: to the recovery partition, which may have a better place in
@@ -154,7 +154,8 @@ func (ep *epilog) bringBack(ctx context.Context, v verdict) verdict {
 	return v
 }
 
-// mayNotRecover is why the node requeues no job of the partition; empty: it does.
+// mayNotRecover is why the node requeues no job of the partition; empty: jobs are
+// requeued.
 func (ep *epilog) mayNotRecover() string {
 	if ep.node.Config.Partition[ep.hook.Partition].Recovery == "" {
 		return "partition has no recovery partition"
@@ -171,7 +172,7 @@ func (ep *epilog) notRequeued(ctx context.Context, v verdict, err error) {
 
 // ofServerFault requeues a job that failed with its MPS server, once. Nothing tells which of
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
-// runs exclusively then: if it was the cause, it takes no other job with it again.
+// runs exclusively then: if the job was the cause, no other job fails with it again.
 func (ep *epilog) ofServerFault(ctx context.Context, v verdict, past db.Happened) verdict {
 	if !ep.held.Victim {
 		return v
@@ -207,7 +208,7 @@ func (ep *epilog) nameOf(ctx context.Context) string {
 	return words.Name
 }
 
-// booked is what the job booked of each GPU.
+// booked is the job's booking of each GPU.
 func booked(held lease.Held) (mib int64) {
 	for _, g := range held.GPUs {
 		mib = max(mib, g.ReserveMiB)
@@ -215,8 +216,8 @@ func booked(held lease.Held) (mib int64) {
 	return mib
 }
 
-// scan looks into the batch script's stderr and into what the agent saw the
-// job's processes write to.
+// scan looks into the batch script's stderr and into the files that the agent saw
+// the job's processes write to.
 func (ep *epilog) scan(ctx context.Context, j sctl.Job, name string) userfile.Reply {
 	batch := ep.node.outputOf(ep.hook, j, name).Path(ep.hook.StdErr, ep.hook.StdOut)
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: ep.about.StdErr}}}
@@ -246,7 +247,7 @@ func (v verdict) reason() string {
 	return v.because
 }
 
-// token is what AdminComment says of a job that is requeued.
+// token is AdminComment's word on a requeued job.
 func (v verdict) token(key, value string) string {
 	return admincomment.Retry(v.reason(), v.signature, key, value)
 }

@@ -113,7 +113,7 @@ func (p *program) options(args []string) (options, error) {
 	return o, o.check(f)
 }
 
-// check refuses what does not go together.
+// check refuses flags in contradiction.
 func (o *options) check(f *pflag.FlagSet) error {
 	o.Script = f.Arg(0)
 	if f.NArg() > 1 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command carma-estimate tells how much GPU memory a training job takes, and
-// what slurmctld will make of a batch script.
+// the booking that slurmctld will make for a batch script.
 package main
 
 import (
@@ -66,7 +66,7 @@ func (p *program) run(args []string) error {
 	return p.print(r, o.json)
 }
 
-// tell prints what becomes of a script; a job that would be refused is an error.
+// tell prints the answer for a script; a job to be refused is an error.
 func (p *program) tell(r answer.Report, o options) error {
 	if r.Submission.Site.Path == "" {
 		fmt.Fprintf(p.errs, "carma-estimate: there is no %s; assuming nodes with %d A100-40GB as an example\n",

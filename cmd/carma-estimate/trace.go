@@ -57,7 +57,7 @@ func findTracer() (string, error) {
 	return "", cli.Fail(cli.ExitUsage, "--trace: %s is neither in PATH nor beside carma-estimate", tracer)
 }
 
-// tail keeps the end of what the tracer and the traced script say.
+// tail keeps the end of the output of the tracer and the traced script.
 type tail struct{ text []byte }
 
 const tailBytes = 16 << 10

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"carma/cmd/carma-sim/internal/run"
 	"carma/cmd/internal/cli"
-	"carma/contrib/sim/run"
 	"carma/slurmbridge/version"
 )
 

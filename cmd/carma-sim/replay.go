@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/cmd/carma-sim/internal/replay"
+	"carma/cmd/carma-sim/internal/run"
 	"carma/cmd/internal/cli"
-	"carma/contrib/sim/replay"
-	"carma/contrib/sim/run"
 )
 
 const runUsage = `usage: carma-sim run --trace T.csv --jobs J.csv [OPTIONS]

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"carma/cmd/carma-sim/internal/run"
+	"carma/cmd/carma-sim/internal/workload"
 	"carma/cmd/internal/cli"
-	"carma/contrib/sim/run"
-	"carma/contrib/sim/workload"
 )
 
 const importUsage = `usage: carma-sim import sacct|philly|csv FILE --jobs J.csv [OPTIONS] > T.csv

@@ -17,7 +17,7 @@ import (
 // tolerancePct is how far SM activity may be off the load's.
 const tolerancePct = 5
 
-// readings compares what the agent reads with loads that are known.
+// readings compares what the agent reads with known loads.
 func readings(_ context.Context, k *kit) {
 	const follows = "gres/nvml/device.go: GPM; docs/admin.md: SM activity"
 	for _, want := range []int{0, 25, 50, 100} {

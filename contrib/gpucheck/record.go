@@ -22,7 +22,7 @@ func openResults(path string) (*results, error) {
 	return &results{f}, nil
 }
 
-// line appends one in one write: parts that are killed leave whole lines.
+// line appends one in one write: killed parts leave whole lines.
 func (r *results) line(v any) {
 	text, err := json.Marshal(v)
 	if err == nil {

@@ -143,11 +143,11 @@ func throughput(_ context.Context, k *kit) {
 					"simulated": k.simulated})
 				return nil
 			}
-			k.check(fmt.Sprintf("by-turns-%d-of-%d", n, pct), "", "contrib/sim/model/model.toml: law",
+			k.check(fmt.Sprintf("by-turns-%d-of-%d", n, pct), "", "cmd/carma-sim/internal/model/model.toml: law",
 				func(c *check) error {
 					return row(c, "by turns", "")
 				})
-			k.check(fmt.Sprintf("mps-%d-of-%d", n, pct), "", "contrib/sim/model/model.toml: law",
+			k.check(fmt.Sprintf("mps-%d-of-%d", n, pct), "", "cmd/carma-sim/internal/model/model.toml: law",
 				func(c *check) error {
 					return k.withMPS(c, uidA, func() error { return row(c, "under MPS", k.pipes()) })
 				})

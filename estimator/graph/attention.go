@@ -7,6 +7,9 @@ import "carma/estimator/summary"
 // headDim is assumed where neither shapes nor names give the heads.
 const headDim = 64
 
+// attention is how a module that attends computes its result, from the projections seen so far.
+type attention struct{ *outline }
+
 // project finds the input of a Linear inside an attention module: fused qkv,
 // separate q, k and v on the same input, or the projection of the result.
 func (b *builder) project(f *frame, r *summary.Row) {
@@ -15,8 +18,8 @@ func (b *builder) project(f *frame, r *summary.Row) {
 	f.nLinear++
 	if f.nProj == 0 {
 		if b.onlyProjection(f, r) {
-			if b.functionalQKV(f) {
-				b.attention(f, int64(b.shape(f.attnIn).Last()))
+			if b.attn.functionalQKV(f) {
+				b.attn.attention(f, int64(b.shape(f.attnIn).Last()))
 			} else {
 				f.attnIn = b.cur
 			}
@@ -30,8 +33,8 @@ func (b *builder) project(f *frame, r *summary.Row) {
 		b.linearInput(r)
 		return
 	}
-	if int(f.nProj) < 3 && b.separate(f) {
-		if t := b.cur; t != f.projs[f.nProj-1] && ok(t) && b.tokens(t) == outTokens(r) {
+	if int(f.nProj) < 3 && b.attn.separate(f) {
+		if t := b.cur; t != f.projs[f.nProj-1] && ok(t) && b.attn.tokens(t) == outTokens(r) {
 			return // keys and values of a reduced map
 		}
 		if ok(f.attnIn) {
@@ -39,7 +42,7 @@ func (b *builder) project(f *frame, r *summary.Row) {
 			return
 		}
 	}
-	b.attention(f, b.resultWidth(f, in, in2nd))
+	b.attn.attention(f, b.attn.resultWidth(f, in, in2nd))
 	if !ok(b.cur) {
 		b.linearInput(r)
 	}
@@ -47,7 +50,7 @@ func (b *builder) project(f *frame, r *summary.Row) {
 
 // resultWidth chooses between the two in-features that a projection of the
 // result may have: a third of what was projected, or else the smaller.
-func (b *builder) resultWidth(f *frame, a, c int64) int64 {
+func (b *attention) resultWidth(f *frame, a, c int64) int64 {
 	var width int64
 	for _, t := range f.projs[:f.nProj] {
 		width += b.width(f, t)
@@ -62,14 +65,14 @@ func (b *builder) resultWidth(f *frame, a, c int64) int64 {
 }
 
 // tokens of a tensor: its elements over its last dimension.
-func (b *builder) tokens(t int32) int64 {
+func (b *attention) tokens(t int32) int64 {
 	return b.elems(t) / max(int64(b.shape(t).Last()), 1)
 }
 
 func outTokens(r *summary.Row) int64 { return r.Out.Elems() / max(int64(r.Out.Last()), 1) }
 
 // width is the number of features of a projection.
-func (b *builder) width(f *frame, t int32) int64 {
+func (b *attention) width(f *frame, t int32) int64 {
 	if s := b.shape(t); f.convs && s.N == 3 {
 		return int64(s.D[0])
 	}
@@ -78,7 +81,7 @@ func (b *builder) width(f *frame, t int32) int64 {
 
 // separate says whether a Linear reads the attention's input rather than its
 // result: q, k and v (or q and kv) have been seen less than completely.
-func (b *builder) separate(f *frame) bool {
+func (b *attention) separate(f *frame) bool {
 	if f.attnIn < 0 {
 		return false
 	}
@@ -96,7 +99,7 @@ func (b *builder) separate(f *frame) bool {
 
 // onlyProjection: this Linear is the only one left in its attention module,
 // so q, k and v were computed by a functional call that no row shows.
-func (b *builder) onlyProjection(f *frame, r *summary.Row) bool {
+func (b *outline) onlyProjection(f *frame, r *summary.Row) bool {
 	n := 0
 	for j := max(b.rows[f.end].Start, f.end-maxChildren); j >= 0 && j < f.end; j++ {
 		if o := &b.rows[j]; rowClass(o) == clsLinear && sameLead(o.Out, r.Out) {
@@ -120,7 +123,7 @@ func sameLead(a, c Shape) bool {
 }
 
 // functionalQKV makes queries, keys and values of the current tensor.
-func (b *builder) functionalQKV(f *frame) bool {
+func (b *attention) functionalQKV(f *frame) bool {
 	s := b.shape(b.cur)
 	if s.N == 0 || s.Last() <= 0 {
 		return false
@@ -140,7 +143,7 @@ func (b *builder) functionalQKV(f *frame) bool {
 
 // functionalAttention is nn.MultiheadAttention, which calls none of its
 // children as modules.
-func (b *builder) functionalAttention(f *frame) {
+func (b *attention) functionalAttention(f *frame) {
 	var tmp frame
 	tmp.attnIn = -1
 	if !b.functionalQKV(&tmp) {
@@ -152,12 +155,12 @@ func (b *builder) functionalAttention(f *frame) {
 	out := b.like(in)
 	b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, Params: b.params(x*x+x, x)})
 	b.cur = out
-	b.touch(f)
+	touch(f)
 }
 
 // scoresRow: a row of shape [heads, N, M] inside an attention shows its
 // matrix of weights: the attention is computed in steps.
-func (b *builder) scoresRow(f *frame, r *summary.Row) bool {
+func (b *attention) scoresRow(f *frame, r *summary.Row) bool {
 	if f.attnRun || r.Out.N != 3 || r.Out.Elems() == b.elems(b.cur) ||
 		b.elems(b.cur) == mul(r.Out.Elems(), int64(b.meta[b.cur].mult)) {
 		return false
@@ -187,21 +190,21 @@ func (b *builder) scoresRow(f *frame, r *summary.Row) bool {
 }
 
 // functionalBefore: weights of an attention, but no projection before them.
-func (b *builder) functionalBefore(f *frame) bool {
+func (b *attention) functionalBefore(f *frame) bool {
 	return b.shape(b.cur).N >= 2 && f.nLinear <= 1
 }
 
 // qkNorm normalises queries or keys before the product: a view of the
 // projection is kept, and the result.
-func (b *builder) qkNorm(f *frame, r *summary.Row) {
+func (b *attention) qkNorm(f *frame, r *summary.Row) {
 	q := f.projs[0]
 	out := b.tensor(r.Out, b.meta[q].mult, b.g.Tensors[q].Width)
-	b.op(Op{In: in1(q), Out: out, Keep: KeepIn0 | KeepOut, Params: b.normParams(r, b.normChannels(r)), GradDrop: true})
+	b.op(Op{In: in1(q), Out: out, Keep: KeepIn0 | KeepOut, Params: b.normParams(r, normChannels(r)), GradDrop: true})
 }
 
 // attention computes softmax(q k^T) v from the projections seen so far; out
 // is the width of the result, 0: a third of what was projected.
-func (b *builder) attention(f *frame, out int64) {
+func (b *attention) attention(f *frame, out int64) {
 	f.attnRun = true
 	if f.nProj == 0 || b.shape(f.projs[0]).N == 0 {
 		return
@@ -243,7 +246,7 @@ func (b *builder) attention(f *frame, out int64) {
 	b.cur = o
 }
 
-func (b *builder) eager(f *frame) bool {
+func (b *attention) eager(f *frame) bool {
 	switch {
 	case b.opt.Attention == Eager:
 		return true
@@ -269,7 +272,7 @@ func (b *builder) eager(f *frame) bool {
 
 // attentionDrops says whether the attention's weights go through an active
 // dropout: in a representation, one of its own with p above 0.
-func (b *builder) attentionDrops(f *frame) bool {
+func (b *attention) attentionDrops(f *frame) bool {
 	if !b.drop || !b.fromRepr {
 		return b.drop
 	}
@@ -283,7 +286,7 @@ func (b *builder) attentionDrops(f *frame) bool {
 
 // eagerAttention: matmul copies q, k and v into batched form and keeps them,
 // softmax keeps its output, an active dropout keeps its mask and its output.
-func (b *builder) eagerAttention(f *frame, in [3]int32, s Shape, mult int32, tokens, out int64) {
+func (b *attention) eagerAttention(f *frame, in [3]int32, s Shape, mult int32, tokens, out int64) {
 	w := b.lowWidth()
 	n, windows := f.scores, f.windows
 	if n == 0 {
@@ -317,7 +320,7 @@ func (b *builder) eagerAttention(f *frame, in [3]int32, s Shape, mult int32, tok
 // square matrices. It keeps both biased queries, keys, values, the keys of
 // the positions (twice as many) and the result, and the matrix of weights
 // with the mask of its dropout.
-func (b *builder) bareAttention(r *summary.Row) {
+func (b *attention) bareAttention(r *summary.Row) {
 	s := b.shape(b.cur)
 	x := int64(s.Last())
 	if x <= 0 {

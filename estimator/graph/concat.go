@@ -4,10 +4,22 @@ package graph
 
 import "carma/estimator/summary"
 
+// joins are the ways in which tensors of several branches come together: additions,
+// concatenations, gates. Joins know what waits to be joined.
+type joins struct {
+	nesting
+	gate     int32     // tensor that waits for a gate computed from its mean, -1
+	half     int32     // the other half of a gated linear unit, -1
+	weightOp bool      // the previous leaf had weights
+	normed   int32     // the result of the last batch norm, -1
+	convIn   [16]int32 // inputs of the last convolutions
+	nConvIn  int
+}
+
 // joinNeeded: nothing that was computed is thrown away, so where the current
 // tensor and others that nobody has read yet have together the channels that
 // the convolution needs, they were concatenated.
-func (b *builder) joinNeeded(r *summary.Row) (int32, bool) {
+func (b *joins) joinNeeded(r *summary.Row) (int32, bool) {
 	if r.Out.N != 3 {
 		return 0, false
 	}
@@ -29,7 +41,7 @@ func (b *builder) joinNeeded(r *summary.Row) (int32, bool) {
 // concat joins the current tensor with others so that the channels add up to
 // want: pairs first, then everything unread since the containers opened.
 // loose accepts a join with a remainder.
-func (b *builder) concat(want int64, s Shape, loose bool) (int32, bool) {
+func (b *joins) concat(want int64, s Shape, loose bool) (int32, bool) {
 	cs := b.shape(b.cur)
 	if cs.N != s.N || cs.N < 2 || s.N == 3 && (cs.D[1] != s.D[1] || cs.D[2] != s.D[2]) {
 		return 0, false
@@ -85,7 +97,7 @@ func (b *builder) concat(want int64, s Shape, loose bool) (int32, bool) {
 	return 0, false
 }
 
-func (b *builder) isEntry(t int32) bool {
+func (b *nesting) isEntry(t int32) bool {
 	for k := range b.frames {
 		if b.frames[k].entry == t {
 			return true
@@ -94,7 +106,7 @@ func (b *builder) isEntry(t int32) bool {
 	return false
 }
 
-func (b *builder) listed(from int32, t int32) bool {
+func (b *tape) listed(from int32, t int32) bool {
 	for _, x := range b.g.More[from:] {
 		if x == t {
 			return true
@@ -103,7 +115,7 @@ func (b *builder) listed(from int32, t int32) bool {
 	return false
 }
 
-func (b *builder) emitConcat(s Shape, from int32) int32 {
+func (b *tape) emitConcat(s Shape, from int32) int32 {
 	out := b.tensor(s, 1, b.g.Tensors[b.cur].Width)
 	for _, t := range b.g.More[from:] {
 		b.meta[t].used = true
@@ -114,7 +126,7 @@ func (b *builder) emitConcat(s Shape, from int32) int32 {
 
 // joinedConv: no tensor fits. The input may be a chunk of the current tensor
 // (a view), a concatenation of what is unread, or unknown.
-func (b *builder) joinedConv(r *summary.Row) (area, groups int64) {
+func (b *joins) joinedConv(r *summary.Row) (area, groups int64) {
 	cs := b.shape(b.cur)
 	for _, a := range [...]int64{9, 1, 25, 49} {
 		c := denseChannels(r, a)
@@ -128,7 +140,7 @@ func (b *builder) joinedConv(r *summary.Row) (area, groups int64) {
 			return a, 1 // a chunk
 		}
 	}
-	if c := b.depthwiseChunk(r); c > 0 {
+	if c := depthwiseChunk(r); c > 0 {
 		return c, int64(r.Out.D[0])
 	}
 	if t, ok := b.joinNeeded(r); ok {
@@ -150,7 +162,7 @@ func (b *builder) joinedConv(r *summary.Row) (area, groups int64) {
 
 // chunkJoin: pieces of a tensor were worked on in turn; a convolution that
 // reads as many channels as the whole had reads their concatenation.
-func (b *builder) chunkJoin(r *summary.Row) bool {
+func (b *joins) chunkJoin(r *summary.Row) bool {
 	f := b.scope()
 	if f == nil || f.chunk < 0 {
 		return false
@@ -169,7 +181,7 @@ func (b *builder) chunkJoin(r *summary.Row) bool {
 
 // chunkAdd: in Res2Net's block each piece is added to the result of the one
 // before.
-func (b *builder) chunkAdd(r *summary.Row) {
+func (b *joins) chunkAdd(r *summary.Row) {
 	f := b.scope()
 	if f == nil || f.chunk < 0 || !has(b.rows[f.end].Kind, "2neck", "Res2") || f.nBranch > 0 {
 		return
@@ -183,7 +195,7 @@ func (b *builder) chunkAdd(r *summary.Row) {
 }
 
 // depthwiseChunk: a depthwise convolution on some of the channels.
-func (b *builder) depthwiseChunk(r *summary.Row) int64 {
+func depthwiseChunk(r *summary.Row) int64 {
 	o := int64(r.Out.D[0])
 	if o <= 0 {
 		return 0

@@ -7,6 +7,39 @@ import "carma/estimator/summary"
 // maxFrames bounds how deep containers are followed; no model nests deeper.
 const maxFrames = 128
 
+// nesting is the open containers around the row that is read.
+type nesting struct {
+	outline
+	frames []frame
+	row    int32
+}
+
+// frame is an open container.
+type frame struct {
+	end      int32 // row at which it closes
+	role     role
+	entry    int32 // tensor at its start
+	skip     int32 // what a residual addition adds next
+	branches [8]int32
+	nBranch  int8
+	computed bool // an op with weights ran in it
+	sinceAdd bool // ... since the last addition
+	added    bool // the closing addition is done
+	postNorm bool // it ended with the norm of a sum: its result is the next shortcut
+	// attention
+	attnIn      int32
+	projs       [3]int32
+	nProj       int8
+	attnRun     bool
+	windows     int32 // attention matrices a sample
+	scores      int64 // elements of the attention matrix per sample, 0: fused
+	nLinear     int8
+	convs       bool  // the projections are 1x1 convolutions over maps
+	firstOp     int32 // ops from here on are inside
+	firstTensor int32 // tensors from here on were made inside
+	chunk       int32 // a tensor whose channels are taken in pieces, -1
+}
+
 func (b *builder) open(i int32) {
 	if len(b.frames) >= maxFrames {
 		return
@@ -24,14 +57,14 @@ func (b *builder) open(i int32) {
 		f.entry = b.cur
 	}
 	if b.fromRepr && f.role&roleAttention != 0 && r.Params > 0 && !b.hasLinear(r.Start, i) {
-		b.bareAttention(r)
+		b.attn.bareAttention(r)
 		f.role, f.attnRun, f.computed, f.sinceAdd = roleSelfOut, true, true, true
 	}
 	b.frames = append(b.frames, f)
 }
 
 // hasLinear says whether rows from..to hold a projection.
-func (b *builder) hasLinear(from, to int32) bool {
+func (b *outline) hasLinear(from, to int32) bool {
 	for j := from; j >= 0 && j < to; j++ {
 		if c := class(b.rows[j].Class); c == clsLinear || c == clsConv || b.rows[j].Kind == "MultiheadAttention" {
 			return true
@@ -41,7 +74,7 @@ func (b *builder) hasLinear(from, to int32) bool {
 }
 
 // top is the innermost open container, nil outside of all.
-func (b *builder) top() *frame {
+func (b *nesting) top() *frame {
 	if len(b.frames) == 0 {
 		return nil
 	}
@@ -50,7 +83,7 @@ func (b *builder) top() *frame {
 
 // scope is the innermost open container that is not a norm with activation or
 // a conv-norm-act triple, which only chain.
-func (b *builder) scope() *frame {
+func (b *nesting) scope() *frame {
 	for i := len(b.frames) - 1; i >= 0; i-- {
 		if b.frames[i].role != 0 {
 			return &b.frames[i]
@@ -66,7 +99,7 @@ func (b *builder) close(i int32) {
 	}
 	r := &b.rows[i]
 	if g := &b.frames[k]; g.role&roleAttention != 0 && !g.attnRun && g.nProj >= 2 {
-		b.attention(g, 0)
+		b.attn.attention(g, 0)
 	}
 	f := b.frames[k]
 	if f.role&roleAttention != 0 && !f.attnRun {
@@ -105,7 +138,7 @@ func (b *builder) close(i int32) {
 
 // settle brings the current tensor to the shape that the container printed:
 // a gate is applied, a smaller result joined.
-func (b *builder) settle(f *frame, r *summary.Row) {
+func (b *joins) settle(f *frame, r *summary.Row) {
 	if !r.HasOut || rowClass(r) == clsNormAct {
 		return
 	}
@@ -138,7 +171,7 @@ func (b *builder) settle(f *frame, r *summary.Row) {
 // mismatch: the container's result has another size than what its modules
 // made. Windows are put together again, a token is picked or joined; anything
 // else happened in calls that no row shows.
-func (b *builder) mismatch(r *summary.Row) {
+func (b *joins) mismatch(r *summary.Row) {
 	want, have := r.Out.Elems(), b.elems(b.cur)
 	if b.fromRepr || r.Multi || !r.HasOut {
 		return
@@ -162,13 +195,13 @@ func (b *builder) mismatch(r *summary.Row) {
 }
 
 // reshape makes a new tensor of another size from the current one.
-func (b *builder) reshape(s Shape, mult int32) {
+func (b *tape) reshape(s Shape, mult int32) {
 	out := b.tensor(s, mult, b.g.Tensors[b.cur].Width)
 	b.op(Op{In: in1(b.cur), Out: out})
 	b.cur = out
 }
 
-func (b *builder) closeResidual(f *frame) {
+func (b *joins) closeResidual(f *frame) {
 	if f.added {
 		return
 	}
@@ -183,7 +216,7 @@ func (b *builder) closeResidual(f *frame) {
 }
 
 // residual adds the shortcut to the current tensor if the sizes agree.
-func (b *builder) residual(f *frame, inPlace bool) bool {
+func (b *joins) residual(f *frame, inPlace bool) bool {
 	other := int32(-1)
 	for k := int(f.nBranch) - 1; k >= 0; k-- {
 		if t := f.branches[k]; t != b.cur && b.elems(t) == b.elems(b.cur) && !b.meta[t].used {
@@ -206,7 +239,7 @@ func (b *builder) residual(f *frame, inPlace bool) bool {
 	return true
 }
 
-func (b *builder) addTo(other int32, inPlace bool) {
+func (b *tape) addTo(other int32, inPlace bool) {
 	out := b.cur
 	if !inPlace || b.g.Tensors[other].Width > b.g.Tensors[b.cur].Width {
 		out = b.tensor(b.shape(b.cur), b.meta[b.cur].mult, max(b.g.Tensors[b.cur].Width, b.g.Tensors[other].Width))
@@ -215,7 +248,7 @@ func (b *builder) addTo(other int32, inPlace bool) {
 	b.cur = out
 }
 
-func (b *builder) sumBranches(f *frame) {
+func (b *tape) sumBranches(f *frame) {
 	for k := 0; k < int(f.nBranch); k++ {
 		if t := f.branches[k]; t != b.cur && b.elems(t) == b.elems(b.cur) {
 			b.addTo(t, k > 0)
@@ -234,7 +267,7 @@ func pushBranch(f *frame, t int32) {
 
 // restart makes t the current tensor and remembers the one left behind, which
 // some later op must join.
-func (b *builder) restart(t int32) {
+func (b *nesting) restart(t int32) {
 	if t == b.cur {
 		return
 	}
@@ -246,7 +279,7 @@ func (b *builder) restart(t int32) {
 
 // branchStart sends the current tensor back to the container's entry where
 // the container's children run side by side.
-func (b *builder) branchStart() {
+func (b *joins) branchStart() {
 	f := b.scope()
 	if f == nil || f.role&roleBranches == 0 || !f.computed || b.weightOp {
 		return
@@ -257,7 +290,7 @@ func (b *builder) branchStart() {
 }
 
 // multiplyHalf multiplies by the half that a chunk set aside.
-func (b *builder) multiplyHalf() {
+func (b *joins) multiplyHalf() {
 	out := b.like(b.cur)
 	b.op(Op{In: in2(b.cur, b.half), Out: out, Keep: KeepIn0 | KeepIn1})
 	b.half = -1
@@ -265,7 +298,7 @@ func (b *builder) multiplyHalf() {
 }
 
 // sideRow counts the parameters of a module that is not on the main path.
-func (b *builder) sideRow(r *summary.Row) {
+func (b *tape) sideRow(r *summary.Row) {
 	if r.Params > 0 {
 		b.op(Op{In: in1(-1), Out: -1, Params: b.params(r.Params, 0)})
 	}
@@ -285,7 +318,7 @@ func (b *builder) side(r *summary.Row) {
 }
 
 // segment notes the ops of a block that stands in no other block.
-func (b *builder) segment(f *frame) {
+func (b *nesting) segment(f *frame) {
 	if f.role&roleResidual == 0 || !f.computed {
 		return
 	}

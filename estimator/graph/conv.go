@@ -66,7 +66,7 @@ func convFit(r *summary.Row, c int64) (score int, area, groups int64) {
 
 // channels of a tensor as a convolution sees it, and whether its extent fits
 // the output of r.
-func (b *builder) convChannels(t int32, r *summary.Row) int64 {
+func (b *convolution) convChannels(t int32, r *summary.Row) int64 {
 	s := b.shape(t)
 	o := r.Out
 	switch {
@@ -99,14 +99,21 @@ func channelsLast(s, o Shape) bool {
 	return s.N == 3 && o.N == 3 && s.D[0] >= o.D[1] && s.D[1] >= o.D[2]
 }
 
+// convolution is how a convolution finds its input among the tensors of its branches, and
+// what the convolution keeps.
+type convolution struct {
+	*joins
+	attn *attention
+}
+
 // conv finds the convolution's input and emits it.
-func (b *builder) conv(r *summary.Row, transposed bool) {
+func (b *convolution) conv(r *summary.Row, transposed bool) {
 	f := b.scope()
 	if f != nil && f.role&roleBranches != 0 && f.computed && !b.weightOp {
 		b.branchStart()
 	}
 	if f != nil && f.role&roleAttention != 0 && !f.attnRun {
-		b.convAttention(f, r)
+		b.attn.convAttention(f, r)
 	}
 	area, groups := b.convInput(r, transposed)
 	b.emitConv(r, area, groups)
@@ -114,12 +121,12 @@ func (b *builder) conv(r *summary.Row, transposed bool) {
 		f.projs[f.nProj] = b.cur
 		f.nProj++
 	}
-	b.touch(f)
+	touch(f)
 }
 
 // convAttention: attention over maps projects with 1x1 convolutions; one that
 // reads less than what was projected reads the attention's result.
-func (b *builder) convAttention(f *frame, r *summary.Row) {
+func (b *attention) convAttention(f *frame, r *summary.Row) {
 	if f.nProj == 0 {
 		f.attnIn = b.cur
 		return
@@ -134,7 +141,7 @@ func (b *builder) convAttention(f *frame, r *summary.Row) {
 	}
 }
 
-func (b *builder) convInput(r *summary.Row, transposed bool) (area, groups int64) {
+func (b *convolution) convInput(r *summary.Row, transposed bool) (area, groups int64) {
 	if s := b.shape(b.cur); r.Out.N == 2 && r.Out.D[0] == 1 && s.N == 3 && r.Out.D[1] == s.D[0] {
 		b.squeeze(r.Out) // ECA: a Conv1d over the channels of the mean
 		return max(r.Params, 1), 1
@@ -183,7 +190,7 @@ func (b *builder) convInput(r *summary.Row, transposed bool) (area, groups int64
 
 // mixedWeights: a conditional convolution has the weights of several experts, which
 // it mixes for each sample.
-func (b *builder) mixedWeights(r *summary.Row) (area, groups int64) {
+func (b *convolution) mixedWeights(r *summary.Row) (area, groups int64) {
 	c, o := b.convChannels(b.cur, r), int64(r.Out.D[0])
 	if r.Kind != "CondConv2d" || c <= 0 || o <= 0 {
 		return 0, 0
@@ -198,7 +205,7 @@ func (b *builder) mixedWeights(r *summary.Row) (area, groups int64) {
 }
 
 // spatialDrop: a 1x1 output of a map that is not 1x1.
-func (b *builder) spatialDrop(r *summary.Row) bool {
+func (b *convolution) spatialDrop(r *summary.Row) bool {
 	s := b.shape(b.cur)
 	if r.Out.N == 3 && r.Out.D[1] == 1 && r.Out.D[2] == 1 && s.N == 3 && int64(s.D[1])*int64(s.D[2]) > 64 {
 		return true
@@ -215,7 +222,7 @@ func (b *builder) spatialDrop(r *summary.Row) bool {
 const earlyRows = 16
 
 // searchConv looks for a tensor that fits better than the current one does.
-func (b *builder) searchConv(r *summary.Row, have int) (score int, area, groups int64, t int32) {
+func (b *convolution) searchConv(r *summary.Row, have int) (score int, area, groups int64, t int32) {
 	t = -1
 	score = have
 	try := func(c int32) bool {
@@ -281,7 +288,7 @@ func denseChannels(r *summary.Row, area int64) int64 {
 const transformBytes = 32 * 17 * 8
 
 // emitConv makes the output; the backward needs workspace in cuDNN.
-func (b *builder) emitConv(r *summary.Row, area, groups int64) {
+func (b *convolution) emitConv(r *summary.Row, area, groups int64) {
 	b.convIn[b.nConvIn%len(b.convIn)] = b.cur
 	b.nConvIn++
 	in := b.cast(b.cur, b.lowWidth())
@@ -330,7 +337,7 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 // an image stem and a grouped convolution are computed from plain copies, and a
 // convolution whose windows
 // do not overlap is a matrix product.
-func (b *builder) convWorkspace(in, out int32, cin, area, groups int64) int64 {
+func (b *tape) convWorkspace(in, out int32, cin, area, groups int64) int64 {
 	n := add(b.g.Tensors[in].Bytes, b.g.Tensors[out].Bytes)
 	si, so := b.shape(in), b.shape(out)
 	if cin <= 4 || groups > 1 {
@@ -349,7 +356,7 @@ func (b *builder) convWorkspace(in, out int32, cin, area, groups int64) int64 {
 }
 
 // within says that t was made in the innermost block, or that there is none.
-func (b *builder) within(t int32) bool {
+func (b *nesting) within(t int32) bool {
 	f := b.scope()
 	return f == nil || t >= f.firstTensor
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // input makes the tensor that the first row reads.
-func (b *builder) input() int32 {
+func (b *outline) input() int32 {
 	s := b.opt.Input
 	if s.N == 0 {
 		s = b.inferInput()
@@ -24,7 +24,7 @@ func (b *builder) input() int32 {
 }
 
 // inferInput guesses the input's shape from the first rows.
-func (b *builder) inferInput() Shape {
+func (b *outline) inferInput() Shape {
 	for i := range b.rows {
 		if i > 8 {
 			break
@@ -115,7 +115,7 @@ func (b *builder) finish() {
 	sort.Slice(g.Unknown, func(i, j int) bool { return g.Unknown[i].Kind < g.Unknown[j].Kind })
 }
 
-func (b *builder) keep(seen []bool, t int32) {
+func (b *tape) keep(seen []bool, t int32) {
 	if seen[t] {
 		return
 	}
@@ -130,7 +130,7 @@ func (b *builder) keep(seen []bool, t int32) {
 // the next forward pass is done: the output, and in the causal language
 // models of transformers, which return their key-value cache in training
 // too, keys and values of every layer.
-func (b *builder) hold() {
+func (b *outline) hold() {
 	if !b.fromRepr || len(b.rows) == 0 {
 		return
 	}

@@ -6,7 +6,7 @@ import "carma/estimator/summary"
 
 // match makes b.cur the tensor that an element-wise module with output shape
 // s reads, and says whether one was found.
-func (b *builder) match(s Shape) bool {
+func (b *nesting) match(s Shape) bool {
 	want := s.Elems()
 	have := b.elems(b.cur)
 	if want == have || want == 0 {
@@ -41,7 +41,7 @@ func (b *builder) match(s Shape) bool {
 
 // windows: the current tensor was cut into windows, which the printed batch
 // of -1 hides: [49, 96] after [56, 56, 96] is 64 windows a sample.
-func (b *builder) windows(s Shape) bool {
+func (b *nesting) windows(s Shape) bool {
 	want, have := s.Elems(), b.elems(b.cur)
 	if want <= 0 || want >= have || s.N < 1 || have%want != 0 || have/want >= 1<<20 {
 		return false
@@ -57,7 +57,7 @@ func (b *builder) windows(s Shape) bool {
 }
 
 // windowed says that an attention module is open, or one that cuts its input.
-func (b *builder) windowed() bool {
+func (b *nesting) windowed() bool {
 	for k := range b.frames {
 		if b.frames[k].role&roleAttention != 0 || has(b.rows[b.frames[k].end].Kind, "Partition", "Window") {
 			return true
@@ -69,7 +69,7 @@ func (b *builder) windowed() bool {
 // fit makes b.cur an input for an element-wise module with output s; where no
 // tensor has that size a new one is made: a small growth is a class token
 // joined, anything else is a guess.
-func (b *builder) fit(r *summary.Row) (mult int32) {
+func (b *joins) fit(r *summary.Row) (mult int32) {
 	s := r.Out
 	if !r.HasOut {
 		return 1

@@ -7,6 +7,10 @@
 // A summary names modules, not the calls between them: residual additions,
 // concatenations, gates and attention are inferred from the modules' classes
 // and shapes. What had to be guessed is added up in Graph.Guessed.
+//
+// The types stand in layers, each with its own state, and each sees those below only: tape records
+// ops and tensors; outline reads the rows as a whole; nesting has the open containers; joins bring
+// branches together; attention and convolution know these classes; builder walks the rows.
 package graph
 
 import (

@@ -12,7 +12,7 @@ func (b *builder) leaf(i int32) {
 	}
 	switch c {
 	case clsConv, clsConvT:
-		b.conv(r, c == clsConvT)
+		b.convs.conv(r, c == clsConvT)
 	case clsLinear:
 		b.linear(i)
 	case clsEmbedding:
@@ -42,7 +42,7 @@ func (b *builder) leaf(i int32) {
 }
 
 // gateDue applies a waiting gate when a row has the full size again.
-func (b *builder) gateDue(r *summary.Row) {
+func (b *joins) gateDue(r *summary.Row) {
 	if r.Out.Elems() == b.elems(b.gate) && b.elems(b.cur) < b.elems(b.gate) {
 		b.applyGate()
 	}
@@ -50,7 +50,7 @@ func (b *builder) gateDue(r *summary.Row) {
 
 // applyGate multiplies the waiting tensor by the small one: both are kept,
 // and the backward makes a full-size product to sum up.
-func (b *builder) applyGate() {
+func (b *joins) applyGate() {
 	big := b.gate
 	b.gate = -1
 	out := b.like(big)
@@ -58,7 +58,7 @@ func (b *builder) applyGate() {
 	b.cur = out
 }
 
-func (b *builder) touch(f *frame) {
+func touch(f *frame) {
 	if f != nil {
 		f.computed, f.sinceAdd = true, true
 	}
@@ -68,16 +68,16 @@ func (b *builder) touch(f *frame) {
 func (b *builder) act(r *summary.Row, c class) {
 	f := b.scope()
 	if f != nil && f.role&roleAttention != 0 {
-		if b.scoresRow(f, r) {
+		if b.attn.scoresRow(f, r) {
 			return
 		}
 		if !f.attnRun && f.nProj > 0 && r.Out.Elems() < b.elems(b.cur) {
 			switch r.Out.N {
 			case 2:
-				b.attention(f, int64(r.Out.Last()))
+				b.attn.attention(f, int64(r.Out.Last()))
 			case 3:
 				f.convs = true
-				b.attention(f, int64(r.Out.D[0]))
+				b.attn.attention(f, int64(r.Out.D[0]))
 			}
 		}
 	}
@@ -143,14 +143,14 @@ func (b *builder) act(r *summary.Row, c class) {
 
 // isSkip says that t is the shortcut of an open residual block, which an
 // activation must not overwrite.
-func (b *builder) isSkip(t int32) bool {
+func (b *nesting) isSkip(t int32) bool {
 	f := b.scope()
 	return f != nil && f.role&roleResidual != 0 && f.skip == t && !b.g.Tensors[t].NoGrad
 }
 
 // keptInput says that an op before holds this tensor for its backward, so
 // that an in-place activation would be an error.
-func (b *builder) keptInput(t int32) bool {
+func (b *tape) keptInput(t int32) bool {
 	if n := len(b.g.Ops); n > 0 {
 		o := &b.g.Ops[n-1]
 		return o.Out == t && o.Keep&KeepOut != 0
@@ -161,7 +161,7 @@ func (b *builder) keptInput(t int32) bool {
 // composedAct: activations written in Python. QuickGELU x*sigmoid(1.702x)
 // keeps x, the sigmoid's output; NewGELU's tanh form keeps x, the tanh
 // and both factors of the last product.
-func (b *builder) composedAct(r *summary.Row, in int32, s Shape, mult int32) {
+func (b *tape) composedAct(r *summary.Row, in int32, s Shape, mult int32) {
 	w := b.g.Tensors[in].Width
 	extra := composedExtra(r.Kind)
 	out := b.tensor(s, mult, w)
@@ -180,7 +180,7 @@ func composedExtra(kind string) int64 {
 
 // lastAct: in a block of the ResNet kind the shortcut is added in place before
 // the activation that ends it.
-func (b *builder) lastAct(i int32) {
+func (b *joins) lastAct(i int32) {
 	f := b.top()
 	if f == nil || f.added || f.role&(rolePostAct|roleBranches) == 0 {
 		return
@@ -218,7 +218,7 @@ func (b *builder) pool(r *summary.Row, c class) {
 }
 
 // poolInput finds the tensor that a pool with r's channels reads.
-func (b *builder) poolInput(r *summary.Row) {
+func (b *nesting) poolInput(r *summary.Row) {
 	if b.shape(b.cur).N != r.Out.N || b.shape(b.cur).D[0] == r.Out.D[0] {
 		return
 	}
@@ -245,7 +245,7 @@ func (b *builder) globalPool(r *summary.Row) {
 
 // squeeze makes the mean over positions; if a gate is being computed the
 // large tensor waits for it.
-func (b *builder) squeeze(s Shape) {
+func (b *joins) squeeze(s Shape) {
 	big := b.cur
 	out := b.tensor(s, 1, b.g.Tensors[big].Width)
 	b.op(Op{In: in1(big), Out: out})
@@ -264,7 +264,7 @@ func (b *builder) pass(r *summary.Row) {
 	}
 	f := b.scope()
 	if f != nil && f.role&roleAttention != 0 && f.nProj > 0 && r.Out.Elems() < b.elems(b.cur) {
-		b.scoresRow(f, r)
+		b.attn.scoresRow(f, r)
 		return
 	}
 	want, have := r.Out.Elems(), b.elems(b.cur)
@@ -285,7 +285,7 @@ func (b *builder) pass(r *summary.Row) {
 // result are known, and a layer at least keeps the result. In a residual block whose beginning
 // has another size it makes the shortcut, which by its parameters may be seen to be a
 // pointwise convolution with its norm.
-func (b *builder) folded(r *summary.Row) {
+func (b *nesting) folded(r *summary.Row) {
 	projection := false
 	if f := b.scope(); f != nil && f.role&roleResidual != 0 && r.HasOut && b.elems(b.cur) == r.Out.Elems() &&
 		b.elems(f.entry) != r.Out.Elems() {
@@ -309,7 +309,7 @@ func (b *builder) folded(r *summary.Row) {
 // shortcut is what a module that passes on a map of another size reads where a
 // block's own beginning could not be told: the last map of that very shape, which
 // another branch has read before. -1: there is none.
-func (b *builder) shortcut(s Shape) int32 {
+func (b *nesting) shortcut(s Shape) int32 {
 	if f := b.scope(); f == nil || f.role&roleResidual == 0 || s.N != 3 {
 		return -1
 	}
@@ -323,7 +323,7 @@ func (b *builder) shortcut(s Shape) int32 {
 
 func (b *builder) dropout(r *summary.Row) {
 	f := b.scope()
-	if f != nil && f.role&roleAttention != 0 && b.scoresRow(f, r) {
+	if f != nil && f.role&roleAttention != 0 && b.attn.scoresRow(f, r) {
 		return
 	}
 	p := r.Attr.DropP
@@ -342,7 +342,7 @@ func (b *builder) dropout(r *summary.Row) {
 	b.cur = out
 }
 
-func (b *builder) outShape(r *summary.Row, in int32) Shape {
+func (b *tape) outShape(r *summary.Row, in int32) Shape {
 	if r.HasOut {
 		return r.Out
 	}
@@ -402,7 +402,7 @@ func (b *builder) unknownLeaf(r *summary.Row) {
 	}
 	switch {
 	case r.Kind == "MultiheadAttention":
-		b.functionalAttention(b.top())
+		b.attn.functionalAttention(b.top())
 		return
 	case r.Out.Elems() == b.elems(b.cur):
 		b.unknown[r.Kind]++

@@ -24,12 +24,12 @@ func (b *builder) linear(i int32) {
 		f.projs[f.nProj] = b.cur
 		f.nProj++
 	}
-	b.touch(f)
+	touch(f)
 }
 
 // joinGate multiplies the two halves of a gated perceptron whose gate and value
 // are layers of their own (act(gate(x)) * up(x)): both are kept.
-func (b *builder) joinGate(f *frame) {
+func (b *tape) joinGate(f *frame) {
 	if f == nil || f.role != roleMlp || f.nBranch == 0 {
 		return
 	}
@@ -62,7 +62,7 @@ func linearIn(r *summary.Row) (withBias, without int64) {
 }
 
 // readable says whether a Linear with that many in-features can read t.
-func (b *builder) readable(t int32, in int64, out Shape) bool {
+func (b *joins) readable(t int32, in int64, out Shape) bool {
 	s := b.shape(t)
 	switch {
 	case in <= 0:
@@ -80,7 +80,7 @@ func (b *builder) readable(t int32, in int64, out Shape) bool {
 }
 
 // linearInput makes b.cur the tensor that a Linear outside of attention reads.
-func (b *builder) linearInput(r *summary.Row) {
+func (b *joins) linearInput(r *summary.Row) {
 	in, in2nd := linearIn(r)
 	ok := func(t int32) bool { return b.readable(t, in, r.Out) || b.readable(t, in2nd, r.Out) }
 	if ok(b.cur) {
@@ -112,7 +112,7 @@ func (b *builder) linearInput(r *summary.Row) {
 }
 
 // gatedUnit halves the last dimension: x1 * act(x2), everything kept.
-func (b *builder) gatedUnit(n int64) {
+func (b *tape) gatedUnit(n int64) {
 	s := b.shape(b.cur)
 	s.D[s.N-1] = int32(n)
 	in := b.cur
@@ -123,7 +123,7 @@ func (b *builder) gatedUnit(n int64) {
 
 // guessInput makes a tensor of the size that the op must read, because none
 // was found; its bytes count as guessed.
-func (b *builder) guessInput(r *summary.Row, channels int64) {
+func (b *tape) guessInput(r *summary.Row, channels int64) {
 	if channels <= 0 || channels > 1<<24 {
 		return
 	}
@@ -187,7 +187,7 @@ func (b *builder) dense(r *summary.Row) {
 
 // tied: a Linear that undoes the first embedding shares its weight in the
 // language models of transformers, and print(model) shows it twice.
-func (b *builder) tied(r *summary.Row) bool {
+func (b *outline) tied(r *summary.Row) bool {
 	if !b.fromRepr || b.vocab == 0 || r.Attr.Out != b.vocab || r.Attr.In != b.vocabDim {
 		return false
 	}
@@ -200,7 +200,7 @@ func (b *builder) tied(r *summary.Row) bool {
 }
 
 // weightCast: autocast keeps a two-byte copy of each weight it uses.
-func (b *builder) weightCast(n int64) int64 {
+func (b *tape) weightCast(n int64) int64 {
 	if b.opt.Precision == AMP {
 		return mul(n, 2)
 	}

@@ -8,7 +8,7 @@ func (b *builder) norm(i int32) {
 	r := &b.rows[i]
 	f := b.scope()
 	if f != nil && f.role&roleAttention != 0 && f.nProj > 0 && r.HasOut && r.Out.Elems() < b.elems(b.cur) {
-		b.qkNorm(f, r)
+		b.attn.qkNorm(f, r)
 		return
 	}
 	c := rowClass(r)
@@ -23,7 +23,7 @@ func (b *builder) norm(i int32) {
 		r = &rr
 	}
 	mult := b.fit(r)
-	ch := b.normChannels(r)
+	ch := normChannels(r)
 	p := b.normParams(r, ch)
 	in := b.cur
 	o := Op{In: in1(in), Keep: KeepIn0, Params: p}
@@ -39,7 +39,7 @@ func (b *builder) norm(i int32) {
 		b.op(o)
 		o = Op{In: in1(mid), Keep: KeepIn0, Params: p}
 		in = mid
-	case c == clsBatchNorm || c == clsNormAct && b.isBatchNorm(r.Kind):
+	case c == clsBatchNorm || c == clsNormAct && isBatchNorm(r.Kind):
 		// The saved means and deviations are a few KiB and left out.
 		// Of vectors it is computed by PyTorch itself: perceptrons with
 		// BatchNorm1d were measured with the base of cuBLAS only.
@@ -69,7 +69,7 @@ func (b *builder) norm(i int32) {
 	if c == clsBatchNorm {
 		b.normed = b.cur
 	}
-	b.touch(f)
+	touch(f)
 	if f != nil && f.postNorm {
 		f.sinceAdd = false
 	}
@@ -78,7 +78,7 @@ func (b *builder) norm(i int32) {
 // besideNorm: nobody normalises twice, so a norm of a norm's shape reads what came
 // before the convolution that the first norm follows, and the two are added. It makes
 // that the current tensor, and gives the first norm's result.
-func (b *builder) besideNorm(r *summary.Row) int32 {
+func (b *tape) besideNorm(r *summary.Row) int32 {
 	first := b.cur
 	for k := 1; k <= len(b.recent) && k <= b.nRecent; k++ {
 		t := b.recent[(b.nRecent-k)%len(b.recent)]
@@ -91,16 +91,16 @@ func (b *builder) besideNorm(r *summary.Row) int32 {
 }
 
 // composedNorm: norms written in Python keep their intermediates.
-func (b *builder) composedNorm(o *Op, in int32) {
+func (b *outline) composedNorm(o *Op, in int32) {
 	o.Aux = add(o.Aux, mul(b.g.Tensors[in].Bytes, 4))
 }
 
-func (b *builder) isBatchNorm(kind string) bool {
+func isBatchNorm(kind string) bool {
 	return has(kind, "BatchNorm", "InplaceAbn")
 }
 
 // normChannels is the number of normalised channels.
-func (b *builder) normChannels(r *summary.Row) int64 {
+func normChannels(r *summary.Row) int64 {
 	if rowClass(r) == clsRMSNorm {
 		return max(r.Params, 1)
 	}
@@ -113,7 +113,7 @@ func (b *builder) normChannels(r *summary.Row) int64 {
 	return max(int64(r.Out.Last()), 1)
 }
 
-func (b *builder) normParams(r *summary.Row, ch int64) [2]int32 {
+func (b *tape) normParams(r *summary.Row, ch int64) [2]int32 {
 	if r.Params == ch*2 {
 		return b.params(r.Params, ch)
 	}
@@ -122,7 +122,7 @@ func (b *builder) normParams(r *summary.Row, ch int64) [2]int32 {
 
 // midAdd: in a transformer block the norm before the second half, and the
 // norm after each half in a post-norm block, read the sum with the shortcut.
-func (b *builder) midAdd(f *frame, r *summary.Row) {
+func (b *joins) midAdd(f *frame, r *summary.Row) {
 	if f == nil || b.weightOp || !f.sinceAdd {
 		return
 	}
@@ -140,7 +140,7 @@ func (b *builder) midAdd(f *frame, r *summary.Row) {
 }
 
 // selfOut is Hugging Face's LayerNorm(dense(x) + input of the layer).
-func (b *builder) selfOut(f *frame) {
+func (b *nesting) selfOut(f *frame) {
 	for k := len(b.frames) - 1; k >= 0; k-- {
 		g := &b.frames[k]
 		if g.role&roleSelfOut != 0 {

@@ -14,7 +14,7 @@ import (
 // nothing, a pool adds its indices, an attention and a gate their result, a container
 // that prints more than its last row made has joined several, and what the norms of
 // summed branches make is not kept. all is every row's output, kept or not.
-func (b *builder) byOutputs() (kept, all int64) {
+func (b *outline) byOutputs() (kept, all int64) {
 	kept, all = b.elems(b.cur), b.elems(b.cur) // the sample, which the first module keeps
 	var last Shape
 	normed := false       // the last module with a result of its own was a batch norm
@@ -91,7 +91,7 @@ func (b *builder) byOutputs() (kept, all int64) {
 
 // containerKeeps says how often a container's result is kept; -1: once, and what its
 // norms made is not, for it is summed up.
-func (b *builder) containerKeeps(i int32, last Shape) int64 {
+func (b *outline) containerKeeps(i int32, last Shape) int64 {
 	r := &b.rows[i]
 	switch rl := role(r.Role); {
 	case rl&roleBranches != 0:
@@ -103,7 +103,7 @@ func (b *builder) containerKeeps(i int32, last Shape) int64 {
 }
 
 // normsInside looks at a bounded number of rows, so that nesting costs no square.
-func (b *builder) normsInside(i int32) (elems int64) {
+func (b *outline) normsInside(i int32) (elems int64) {
 	for j := max(b.rows[i].Start, i-maxChildren, 0); j < i; j++ {
 		if c := rowClass(&b.rows[j]); c == clsBatchNorm || c == clsNormAct {
 			elems = add(elems, b.rows[j].Out.Elems())
@@ -116,7 +116,7 @@ func (b *builder) normsInside(i int32) (elems int64) {
 // shows, beside what is understood: class tokens and a position table, scales of
 // residual branches, the gains of scaled convolutions. Others belong to calls that no
 // row shows: tables of relative positions, gates, learned mixes.
-func (b *builder) hiddenParams(m *summary.Model) int64 {
+func (b *outline) hiddenParams(m *summary.Model) int64 {
 	if m.Format == summary.TorchInfo {
 		return b.ownParams()
 	}
@@ -156,7 +156,7 @@ func (b *builder) hiddenParams(m *summary.Model) int64 {
 
 // ownParams are the parameters of containers, which torchinfo shows. The outermost has
 // the tables of positions and class tokens.
-func (b *builder) ownParams() (hidden int64) {
+func (b *outline) ownParams() (hidden int64) {
 	for i := range b.rows {
 		r := &b.rows[i]
 		outermost := r.Start == 0 && i == len(b.rows)-1
@@ -172,7 +172,7 @@ func (b *builder) ownParams() (hidden int64) {
 
 // positions says whether n parameters are tables of positions: of the tokens of a
 // transformer with a few class tokens, or of the maps that its stages work on.
-func (b *builder) positions(n int64) bool {
+func (b *outline) positions(n int64) bool {
 	if n <= 0 {
 		return false
 	}

@@ -194,7 +194,7 @@ func extent(in, kernel, stride, pad, dilation int32, same, transposed bool) int3
 
 // firstInput is the input of a model given by its representation: token ids
 // before an embedding, an image before a convolution.
-func (b *builder) firstInput(rows []summary.Row) Shape {
+func (b *outline) firstInput(rows []summary.Row) Shape {
 	for i := range rows {
 		r := &rows[i]
 		switch class(r.Class) {
@@ -224,7 +224,7 @@ func (b *builder) firstInput(rows []summary.Row) Shape {
 
 // sequence is the number of tokens: as given, or the length of the position
 // table, which is the longest that the model takes.
-func (b *builder) sequence(rows []summary.Row) int32 {
+func (b *outline) sequence(rows []summary.Row) int32 {
 	if b.opt.Seq > 0 {
 		return b.opt.Seq
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history estimates a job by its earlier runs. What is known stands in one
-// file, a snapshot, that is made away from slurmctld and looked up inside it: records
-// of one size in the order of their keys, so that reading it is no work. The package
+// Package history estimates a job by its earlier runs. All knowledge stands in one
+// file, a snapshot, made away from slurmctld and looked up inside slurmctld: records
+// of equal size in the order of their keys, so that reading is no work. The package
 // is pure.
 package history
 
@@ -27,10 +27,10 @@ func (k Key) String() string {
 	return hex.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(k)))
 }
 
-// Ask is what a key is made of.
+// Ask has the parts of a key.
 type Ask struct {
 	UID     uint32
-	Name    string // of what runs, by its user; it stands for the script, its arguments and keys
+	Name    string // of the run, by its user, in place of the script, its arguments and keys
 	Script  []byte
 	Args    string // of the script, as job_submit has them
 	Keys    string // of sbatch --carma, with blanks between them
@@ -48,7 +48,7 @@ const (
 )
 
 // KeyOf returns the key; 0, of which nothing is known, for a script beyond the
-// limits. It leaves out what does not change the memory of a job:
+// limits. KeyOf leaves out what does not change the memory of a job:
 // comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
 // about sharing and about the end of the job's time. A #CARMA line behind the first
 // command is a comment. Nothing is known of a job without a script, as of salloc, and without a name.
@@ -147,7 +147,7 @@ func directive(after []byte) (kept []string) {
 	return kept
 }
 
-// Value is what the last runs of a key did. Sizes are per GPU.
+// Value sums up the last runs of a key. Sizes are per GPU.
 type Value struct {
 	PeakMiB   int64 // highest
 	MeanMiB   int64 // highest of the runs' means
@@ -157,7 +157,7 @@ type Value struct {
 	Runs      int
 }
 
-// Reserve is what to book: the peak and 5 %, 10 % after a single run.
+// Reserve is the memory to book: the peak and 5 %, 10 % after a single run.
 func (v Value) Reserve() int64 {
 	more := int64(5)
 	if v.Runs < 2 {
@@ -193,7 +193,7 @@ const (
 	recordSize = 32
 )
 
-// Snapshot is a history as it is read. The zero value knows nothing.
+// Snapshot is a history as read. The zero value knows nothing.
 type Snapshot struct {
 	records []byte
 	shifts  []Shift // for others by size, then users' own by size and user
@@ -207,7 +207,7 @@ var ErrSpoiled = errors.New("it is not a history file; carma-report history --wr
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Parse reads a snapshot. It keeps text.
+// Parse reads a snapshot, and keeps text.
 func Parse(text []byte) (Snapshot, error) {
 	if len(text) < headSize || len(text) > MaxBytes || string(text[:len(magic)]) != magic {
 		return Snapshot{}, ErrSpoiled

@@ -17,9 +17,9 @@ type Run struct {
 	PeakMiB   int64 // 0: not known
 	MeanMiB   int64
 	SMActPct  float64 // 0: not known
-	Alone     bool    // SMActPct is that of a job alone on its GPU
+	Alone     bool    // SMActPct is of a job alone on its GPU
 	RunS      int64
-	Completed bool // it ran to its end, or to its time limit
+	Completed bool // the job ran to its end, or to its time limit
 	OOM       bool
 	// The peak is what a framework took at its start (function Preallocated).
 	Preallocated bool
@@ -29,8 +29,8 @@ type Run struct {
 	FullMiB  int64
 }
 
-// last is how many runs of a key count: what a script did long ago says less than
-// what it does now.
+// last is how many runs of a key count: old runs of a script say less than
+// the last.
 const last = 10
 
 // Learner makes a history of runs, which may come in any order.
@@ -39,10 +39,10 @@ type Learner struct {
 	errors map[whose][]residual
 }
 
-// NewLearner returns one that knows nothing.
+// NewLearner returns a Learner without runs.
 func NewLearner() *Learner { return &Learner{runs: map[Key][]Run{}, errors: map[whose][]residual{}} }
 
-// ParseKey reads what Key.String wrote.
+// ParseKey reads the text of Key.String.
 func ParseKey(s string) (Key, bool) {
 	v, err := strconv.ParseUint(s, 16, 64)
 	return Key(v), err == nil && len(s) == 16

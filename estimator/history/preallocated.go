@@ -2,7 +2,7 @@
 
 package history
 
-// What frameworks take at their start, whatever they need:
+// The memory that frameworks take at their start, whatever their need:
 // JAX 75 % of the card, vLLM, SGLang and JAX of old 90 %, TensorFlow all but what it leaves
 // to the system (0.5 to 1.8 GiB by the GPU's generation, MinSystemMemory in its
 // gpu_device.cc). Under a limit they all end at the limit. The CUDA context comes on

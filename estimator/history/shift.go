@@ -26,7 +26,7 @@ const (
 	// how far others' runs may raise it.
 	furthest         = 1024
 	furthestOfOthers = 512
-	// maxResiduals bounds what is kept of a user and a size of GPU: the newest count.
+	// maxResiduals bounds the residuals of a user and a size of GPU: the newest count.
 	maxResiduals = 100
 )
 

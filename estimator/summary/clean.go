@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// clean removes what terminals and editors add: ANSI escapes, carriage
+// clean removes the additions of terminals and editors: ANSI escapes, carriage
 // returns, byte order marks. It returns the input itself when there is
 // nothing to remove.
 func clean(text []byte) ([]byte, error) {

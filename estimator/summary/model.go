@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package summary reads what people print of a model: torchsummary tables,
+// Package summary reads the usual prints of a model: torchsummary tables,
 // torchinfo tables, Keras tables and PyTorch module representations. All of
 // them become one list of rows in post-order: a module stands after the
-// modules that it contains, which is the order in which forward hooks fire.
+// modules inside, which is the order in which forward hooks fire.
 //
 // The text comes from users and is parsed inside slurmctld, so the work is
 // bounded by the caps below, nothing recurses over the input, and what is
@@ -30,7 +30,7 @@ const (
 // Format is the tool that printed a summary.
 type Format uint8
 
-// The formats that Parse knows.
+// The formats of Parse.
 const (
 	TorchSummary Format = iota + 1
 	TorchInfo
@@ -53,7 +53,7 @@ func (f Format) String() string {
 	return "unknown"
 }
 
-// Errors that a caller may want to tell apart.
+// Errors for callers to tell apart.
 var (
 	ErrEmpty    = errors.New("summary is empty")
 	ErrTooLarge = errors.New("it is too large")
@@ -110,7 +110,7 @@ func mulSat(a, b int64) int64 {
 	return int64(n)
 }
 
-// Row is one module.
+// Row is a module.
 type Row struct {
 	Kind string // class name
 	Name string // attribute name, where the format has it
@@ -119,7 +119,7 @@ type Row struct {
 	// Start is the index of the first row that belongs to this module; a leaf's
 	// is its own index. -1 while unknown (torchsummary has no depth).
 	Start int32
-	// Params are the module's own parameters, those of its children excluded.
+	// Params are the module's own parameters, without its children's.
 	Params int64
 	// BatchDim is the printed first dimension (-1 or fixed).
 	BatchDim int32
@@ -133,7 +133,7 @@ type Row struct {
 	Role  uint16
 }
 
-// Attr is what a module representation says beyond the class name.
+// Attr holds a module representation's arguments, beyond the class name.
 type Attr struct {
 	Known               bool // the row came with arguments
 	In, Out             int32

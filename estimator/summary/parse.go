@@ -41,7 +41,7 @@ func Parse(text []byte) (*Model, error) {
 	return found[0], nil
 }
 
-// parseAs reads the models that a tool printed.
+// parseAs reads the models of a tool's print.
 func parseAs(f Format, text []byte) ([]*Model, error) {
 	switch f {
 	case TorchInfo:
@@ -56,7 +56,7 @@ func parseAs(f Format, text []byte) ([]*Model, error) {
 }
 
 // shows says whether a tool's output may be in the text: a row of torchsummary, or the
-// head of a representation. To look for it costs less than to read it.
+// head of a representation. To look for the head costs less than to read on.
 func shows(f Format, text []byte) bool {
 	if f == TorchSummary {
 		return bytes.Contains(text, []byte("[-1,"))

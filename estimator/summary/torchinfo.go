@@ -49,7 +49,7 @@ func (t *infoTable) begin() {
 	t.rows, t.withParams = t.rows[:0], map[string]bool{}
 }
 
-// next ends a model that has rows and begins another.
+// next ends a model with rows and begins another.
 func (t *infoTable) next() {
 	if len(t.rows) > 0 && len(t.found) < maxModels {
 		t.finish()
@@ -169,7 +169,7 @@ func tensorRow(cells []byte) bool {
 	return bytes.Contains(cells, []byte("├─")) || bytes.Contains(cells, []byte("└─"))
 }
 
-// nested says that the model has rows below its outermost module.
+// nested says whether the model has rows below its outermost module.
 func (t *infoTable) nested() bool { n := len(t.rows); return n > 0 && t.rows[n-1].depth > 0 }
 
 // treePrefix strips the tree drawing and gives the depth it shows, -1 for a line without

@@ -134,7 +134,7 @@ func tableNumber(b []byte) int {
 	return int(n)
 }
 
-// kindBefore gives the class of a trailing "Kind-N" token and where it ends.
+// kindBefore gives the class of a trailing "Kind-N" token and its end.
 func kindBefore(b []byte, names nameTable) (string, int) {
 	e := len(b)
 	for e > 0 && isBlank(b[e-1]) {
@@ -180,7 +180,7 @@ var (
 	}
 )
 
-// totals reads the closing lines that torchsummary, torchinfo and Keras share.
+// totals reads the closing lines common to torchsummary, torchinfo and Keras.
 func totals(m *Model, line []byte) bool {
 	if t := bytes.TrimLeft(line, " "); len(t) > 0 && (t[0] == '(' || t[0] == ')' || t[0] >= utf8.RuneSelf) {
 		return false // a module: the usual line of a representation or of a tree

@@ -8,14 +8,14 @@ import "carma/estimator/allocator"
 // more ends early. The most that a trace of timm's needs is far below it.
 const Budget = 4 << 20
 
-// Options are what a trace does not tell.
+// Options are not told by a trace.
 type Options struct {
 	Batch     int64 // per GPU; 0: as traced
 	CuBLAS    int64 // bytes of cuBLAS' workspace
 	Workspace Scratch
 }
 
-// Result is what a replay took.
+// Result is the memory that a replay took.
 type Result struct {
 	Reserved int64 // segments: what nvidia-smi adds to the base
 	Peak     int64 // live bytes at most, without cuDNN's workspaces
@@ -101,7 +101,7 @@ type Scratch struct {
 	Point                 int64 // forward: windows of one pixel
 }
 
-// fewChannels are those of an image.
+// fewChannels are the channels of an image.
 const fewChannels = 4
 
 func (s Scratch) bytes(k kind, c *Convolution, in, out int64) int64 {

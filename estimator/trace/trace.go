@@ -4,7 +4,7 @@
 // and deaths of a GPU's memory in two training steps (docs/trace.md), and
 // plays them on the simulated caching allocator.
 //
-// It is pure and bounded: it runs inside slurmctld on text that anybody wrote.
+// The package is pure and bounded: slurmctld runs the package on anybody's text.
 package trace
 
 import (
@@ -29,7 +29,7 @@ const (
 
 const magic = "carma-trace "
 
-// Class is what a storage is for.
+// Class is the purpose of a storage.
 type Class uint8
 
 // The classes.
@@ -79,7 +79,7 @@ type event struct {
 	n    int32
 }
 
-// Trace is a text that was understood.
+// Trace is a text as understood.
 type Trace struct {
 	Torch      string
 	Batch      [2]int64 // 0: not known; the second 0: one batch was traced
@@ -87,7 +87,7 @@ type Trace struct {
 	Precision  string   // empty: fp32
 	Parallel   string   // empty: one process
 	Expandable bool     // expandable_segments was on
-	Unseen     []string // what the trace does not show
+	Unseen     []string // parts that the trace does not show
 	Single     string   // why there is no second batch
 
 	sizes        []size

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dcgm reads SM activity from DCGM, which has it on Volta and Ampere
-// too, where NVML does not. It keeps one dcgmi dmon running and reads its
+// too, where NVML does not. The package keeps a dcgmi dmon running and reads its
 // stream.
 package dcgm
 
@@ -30,7 +30,7 @@ const fields = "1002,1003,1005"
 // fresh is how old figures may be.
 const fresh = 5 * time.Second
 
-// Monitor reads one dmon after the other.
+// Monitor reads a dmon after the other.
 type Monitor struct {
 	Program  string        // dcgmi
 	Interval time.Duration // between two lines of a GPU
@@ -45,7 +45,7 @@ type figures struct {
 	smact, smocc, dram figure.Measured
 }
 
-// Run keeps a dmon running until ctx ends, and starts it again when it stops,
+// Run keeps a dmon running until ctx ends, and starts another when dmon stops,
 // after a pause that grows while it keeps stopping.
 func (m *Monitor) Run(ctx context.Context) {
 	pause := time.Second

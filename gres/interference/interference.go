@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package interference says how jobs that run on one GPU at the same time slow each other
+// Package interference says how jobs on the same GPU at the same time slow each other
 // down. It is pure. The choice of GPUs keeps bounds with it, and carma-sim plays with it:
-// so what a node promises is what the simulator shows.
+// so the simulator shows the promises of a node.
 package interference
 
 // Client is a job with a process on a GPU.
 type Client struct {
 	Demand float64 // SM activity when alone, 0 to 1
 	DRAM   float64 // memory bandwidth when alone, 0 to 1; 0: not known
-	Server int32   // MPS server that it is a client of; 0: none
+	Server int32   // MPS server of the client; 0: none
 	Rate   float64 // out: progress per second, 1 when alone
 }
 
@@ -29,7 +29,7 @@ func Combined(c []Client) (util, sum float64) {
 
 // Equal conserves SM work and slows all clients alike: of independent jobs
 // 1 - prod(1 - u) of the time some SM is active, which is right within 0.08 in the five
-// mixes of the curves that the CARMA authors published (contrib/sim/model/model.toml).
+// mixes of the curves that the CARMA authors published (cmd/carma-sim/internal/model/model.toml).
 // The bandwidth of memory goes the same way, where that is known of jobs; the scarcer of
 // the two sets the rate.
 func Equal(c []Client) (util float64) {
@@ -61,7 +61,7 @@ func bandwidth(c []Client) float64 {
 }
 
 // Share applies law to each group of clients with a common server. Groups take
-// turns: each gets an equal part of the time. Clients of one server stand
+// turns: each gets an equal part of the time. Clients of a server stand
 // together. It returns the GPU's SM activity.
 func Share(law Law, c []Client) (util float64) {
 	groups := 0

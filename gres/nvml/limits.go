@@ -66,7 +66,7 @@ func FindMemoryLimits(library string) (MemoryLimits, error) {
 }
 
 // Set limits what the processes of a cgroup and those below it allocate on a GPU, in MiB; 0: no
-// limit. What they hold already counts, and stays. The soft limit is 0: with it MPS ends nobody
+// limit. Memory held already counts, and stays. The soft limit is 0: with it MPS ends nobody
 // in favour of another. The call may hang with the driver.
 func (m MemoryLimits) Set(group, uuid string, mib int64) error {
 	hard := C.ulonglong(math.MaxUint64)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml reads GPUs through NVML. It is the only package that imports
+// Package nvml reads GPUs through NVML. No other package imports
 // go-nvml.
 //
 // Any NVML call may block for as long as the driver is wedged, in a state in
@@ -25,19 +25,19 @@ import (
 // answerIn is how long a GPU may take to answer.
 const answerIn = 2 * time.Second
 
-// NVML is an open library. It is not safe for concurrent use.
+// NVML is an open library. An NVML is not safe for concurrent use.
 type NVML struct {
 	lib     nvml.Interface
 	readers []*reader
 	// Lost are the GPUs that cannot be opened, by index, as one that has fallen off the
-	// bus. They have no sample, for their UUID is not known. They are tried again.
+	// bus. Lost GPUs have no sample, for their UUID is not known, and are tried again.
 	Lost      map[int]error
 	trying    chan opened // a try that has not come back; nil: none
 	tried     time.Time
 	triedLast int // the GPU
 }
 
-// opened is what a try to open a GPU came to.
+// opened is the result of a try to open a GPU.
 type opened struct {
 	index  int
 	device *device

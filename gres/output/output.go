@@ -3,7 +3,7 @@
 // Package output remembers which files the processes of a job write their
 // errors to. Slurm knows the batch script's file alone; a step may have one of
 // its own (srun --error), and a script may send a program's errors anywhere
-// (2>train.err). The kernel knows: /proc/PID/fd/2 of what is seen on a GPU.
+// (2>train.err). The kernel knows: /proc/PID/fd/2 of the processes on a GPU.
 //
 // The agent looks and writes a list; the Epilog reads the list and gives it to
 // a child that opens the files with the rights of the job's user, and no others.
@@ -65,7 +65,7 @@ type Watch struct {
 }
 
 // Look notes the files of processes not seen before. It returns at once: a file may lie on a mount
-// that hangs, and then nothing is noted until it answers.
+// that hangs, and then nothing is noted until the mount answers.
 func (w *Watch) Look(processes []Process) {
 	if !w.busy.CompareAndSwap(false, true) {
 		return
@@ -98,7 +98,7 @@ func (w *Watch) look(processes []Process) {
 		w.recall(p.Job)
 		f, ok := of(w.Proc, p)
 		if list := w.files[p.Job]; ok && !slices.ContainsFunc(list, f.same) {
-			// The last steps are the ones that may have ended the job.
+			// The last steps may have ended the job.
 			w.files[p.Job] = append(list[max(0, len(list)+1-most):], f)
 			if err := write(w.RunDir, p.Job, w.files[p.Job]); err != nil {
 				w.Log.Warn("a job's stderr might not be scanned", "error", err)

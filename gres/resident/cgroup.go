@@ -10,14 +10,14 @@ import (
 
 // cgroupJob returns the job in whose cgroup a process of a user is, by the text of
 // /proc/PID/cgroup; 0: in none. Anybody may name a directory job_7 in a cgroup that
-// was delegated to him, so only what slurmd itself makes counts, where it makes it
+// was delegated to him, so only slurmd's own directories count, where slurmd makes them
 // (22.05 to 26.05; plugins/cgroup/v1/xcgroup.c, xcgroup_create_hierarchy, and
 // v2/cgroup_v2.c, _set_int_cg_ns):
 //
 //	/slurm/uid_UID/job_JOB/...                      v1
 //	ABOVE/SLICE/slurmstepd.scope/job_JOB/...         v2
 //
-// What is built with --enable-multiple-slurmd, as Debian's is, has slurm_NODE and
+// A Slurm built with --enable-multiple-slurmd, as Debian's is, has slurm_NODE and
 // NODE_slurmstepd.scope. ABOVE is the cgroup above process 1's, empty but
 // in containers; SLICE is system.slice or cgroup.conf's CgroupSlice. 26.05 names
 // cgroups by SLUID unless CgroupJobIdPaths is set: those tell no job here. What

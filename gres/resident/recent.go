@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Recent remembers owners: whose a process is does not change while it lives, and
+// Recent remembers owners: the owner of a process does not change while the process lives, and
 // finding out costs a walk through /proc. A number that the kernel gave away anew is
 // known by its start time.
 type Recent struct {
@@ -22,10 +22,10 @@ type remembered struct {
 	owner Owner
 }
 
-// maxRemembered bounds what is kept; then all is found out anew.
+// maxRemembered bounds the memory; then all is found out anew.
 const maxRemembered = 4096
 
-// Owner is Proc.Owner with a memory. It is safe for concurrent use.
+// Owner is Proc.Owner with a memory. Owner is safe for concurrent use.
 func (r *Recent) Owner(pid int) Owner {
 	start := r.started(pid)
 	r.lock.Lock()
@@ -48,14 +48,14 @@ func (r *Recent) Owner(pid int) Owner {
 	return o
 }
 
-// started is a process's start time, in ticks since boot; empty if it is gone, or a
+// started is a process's start time, in ticks since boot; empty if the process is gone, or a
 // zombie, which holds nothing.
 func (p Proc) started(pid int) string {
 	text, err := os.ReadFile(p.file(pid, "stat"))
 	if err != nil {
 		return ""
 	}
-	// The name may hold blanks and parentheses; what follows it does not.
+	// The name may hold blanks and parentheses; the fields behind the name do not.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	const state, starttime = 0, 19 // fields 3 and 22 of proc(5)
 	if len(fields) <= starttime || fields[state][0] == 'Z' {

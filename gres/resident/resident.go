@@ -21,9 +21,9 @@ import (
 type Owner struct {
 	Gone      bool   // the process has ended
 	JobID     uint32 // 0: of no job
-	Claimed   bool   // JobID is only what the process's own environment says
+	Claimed   bool   // JobID is only the word of the process's own environment
 	UID       uint32 // real, or of who made the user namespace that the process is in
-	MPSServer bool   // a server that root's MPS control daemon started
+	MPSServer bool   // a server of root's MPS control daemon
 }
 
 // Of tells whether the process is one of job, which is of the user uid. Of root's
@@ -60,13 +60,13 @@ func (p Proc) Owner(pid int) Owner {
 		if o.JobID = cgroupJob(string(text), above, o.UID); o.JobID != 0 {
 			return o
 		}
-		// Also one whose daemon has ended before it.
+		// Also a server whose daemon has ended before.
 		if ofServers(string(text), above) {
 			o.MPSServer = true
 			return o
 		}
 	}
-	// What root's control daemon starts is a server of it.
+	// A child of root's control daemon is a server of that daemon.
 	if parent, ok := p.stat(st.ppid); ok && parent.uid == 0 && p.program(st.ppid) == "nvidia-cuda-mps-control" {
 		o.MPSServer = true
 		return o
@@ -186,7 +186,7 @@ func (p Proc) stepd(pid int, st stat) uint32 {
 }
 
 // namespaceOf returns the user that made the user namespace of a process, if it is not
-// ours; else 0. In a container that a user started, processes have ids of the range
+// ours; else 0. In a user's container processes have ids of the range
 // that subuid(5) gives him; the kernel knows whose it is (ioctl_nsfs(2)).
 func (p Proc) namespaceOf(pid int) uint32 {
 	ours, err := os.Readlink(p.Root + "/self/ns/user")
@@ -209,7 +209,7 @@ func (p Proc) namespaceOf(pid int) uint32 {
 }
 
 // program is the name of the file that a process runs, which, unlike its name and its
-// title, it cannot choose. The file is not touched: it may lie on a mount that hangs.
+// title, the process cannot choose. The file is not touched: it may lie on a mount that hangs.
 func (p Proc) program(pid int) string {
 	file, err := os.Readlink(p.file(pid, "exe"))
 	if err != nil {

@@ -36,11 +36,11 @@ import (
 
 var owners = resident.Proc{Root: "/proc"}
 
-// A hook ends with status 0 whatever happens: any other drains the node. What
-// went wrong stands in the log. The one exception is a Prolog at a site that
-// wants its node drained for a fault of its own (hooks.strict).
+// A hook ends with status 0 whatever happens: any other drains the node. Failures
+// stand in the log. The only exception is a Prolog at a site that wants a node
+// drained for a fault of its own (hooks.strict).
 
-// Prolog is Slurm's Prolog. path is that of carma.toml.
+// Prolog is Slurm's Prolog. path is carma.toml's.
 func Prolog(ctx context.Context, path string) error {
 	return run(ctx, path, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
 		slurm sctl.Client) error {
@@ -81,18 +81,18 @@ func startedByStepd() bool {
 }
 
 // OneThread is for processes that do one thing after the other and end: a fifth of
-// what a Prolog costs went into threads that look for work.
+// a Prolog's cost went into threads looking for work.
 func OneThread() { runtime.GOMAXPROCS(1) }
 
-// step is what one of the hooks does.
+// step is the work of a hook.
 type step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger, sctl.Client) error
 
-// run prepares what the hooks share, takes the step and swallows its error.
+// run makes the hooks' common preparations, takes the step and swallows its error.
 func run(ctx context.Context, path, name string, step step) (failed error) {
 	OneThread()
 	syscall.Umask(0o077)
-	// What slurmd left open is for no child of ours, least of all one that reads
-	// what a user wrote. An old kernel (before 5.11) has no such call.
+	// Files left open by slurmd are for no child of ours, least of all a reader
+	// of a user's text. An old kernel (before 5.11) lacks the call.
 	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("hook", name)
 	defer func() {
@@ -143,7 +143,7 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 }
 
 // withoutConfig does what can be done on a node without a usable carma.toml: a job with GPUs returns
-// to the queue, for here it would see none. Where slurmctld does not answer, its tasks wait.
+// to the queue, for here the job would see none. Where slurmctld does not answer, its tasks wait.
 func withoutConfig(ctx context.Context, path, name string, h jobenv.Hook, log *slog.Logger) error {
 	c := config.Default()
 	n := NewNode(c, h.Node, log)
@@ -217,7 +217,7 @@ func sampleElsewhere(ctx context.Context, config string, book *lease.Ledger) ([]
 	return readings, nil
 }
 
-// TaskProlog is Slurm's TaskProlog; it runs as the job's user.
+// TaskProlog is Slurm's TaskProlog; run as the job's user.
 func TaskProlog(_ context.Context, path string) error {
 	OneThread()
 	if prolog.Told(os.Getenv) {
@@ -225,8 +225,8 @@ func TaskProlog(_ context.Context, path string) error {
 	}
 	c, err := config.Load(path, os.ReadFile)
 	if err != nil {
-		// The job's lease may stand where it does by default. If not, the task sees no
-		// GPU: the numbers that Slurm gave it are slots.
+		// The job's lease may stand in the default place. If not, the task sees no
+		// GPU: the numbers given by Slurm are slots.
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 		c = config.Default()
 	}

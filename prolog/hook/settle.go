@@ -15,7 +15,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// SettleCommand is the command of carma-node that goes on where a Prolog could not decide;
+// SettleCommand is the command of carma-node to go on where a Prolog could not decide;
 // only Prologs start it.
 const SettleCommand = "settle"
 
@@ -27,8 +27,8 @@ func Settle(ctx context.Context, path string) error {
 	})
 }
 
-// settleLater starts a process that outlives this Prolog: slurmd waits until nobody has
-// its output open any more, and ends what is left of the Prolog's process group.
+// settleLater starts a process that outlives the Prolog: slurmd waits until nobody has
+// its output open any more, and ends the rest of the Prolog's process group.
 func settleLater(path string) error {
 	cmd := exec.Command("/proc/self/exe", "--config", path, SettleCommand)
 	cmd.Dir = "/"
@@ -72,7 +72,7 @@ func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, 
 	return n.OpenLedger(ctx, h, slurm)
 }
 
-// withoutGPUs is what the hooks do for a job that has no GPUs. An Epilog's is done by
+// withoutGPUs is the hooks' work for a job without GPUs. An Epilog's is done by
 // prolog.Node.Left.
 func withoutGPUs(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) error {
 	switch name {

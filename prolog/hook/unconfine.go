@@ -9,7 +9,7 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// UnconfineCommand is the command of carma-node that takes away what confines jobs, when
+// UnconfineCommand is the command of carma-node that lifts the confinement of jobs, when
 // CARMA is removed; packages start it.
 const UnconfineCommand = "unconfine"
 

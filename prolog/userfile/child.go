@@ -28,10 +28,10 @@ const (
 // text in front of the mark is still the same.
 const markTail = 4096
 
-// Mark is where a file ended when a job started. Output that is appended
-// (--open-mode=append, JobFileAppend=1) keeps the text of earlier runs, and an
-// old message must not requeue the job again; output that was truncated and
-// written anew must be read from its beginning, however long it has become.
+// Mark is where a file ended when a job started. Appended output
+// (--open-mode=append, JobFileAppend=1) keeps the text of earlier runs, and an old
+// message must not requeue the job again; output truncated and written anew must be
+// read from its beginning, however long by now.
 type Mark struct {
 	Exists  bool
 	Dev     uint64
@@ -79,10 +79,10 @@ func look(op Op, file File) Reply {
 
 // open opens a regular file for reading and nothing else: O_NONBLOCK keeps a
 // FIFO without a writer from blocking, magic links in /proc are not followed,
-// and what was opened is judged by its descriptor. A setting below /proc/sys that
+// and the opened file is judged by its descriptor. A setting below /proc/sys that
 // root alone may read can be opened, as the kernel asks for the effective uid there
-// (fs/proc/proc_sysctl.c); it has no size, and no more than its size is read of a
-// file.
+// (fs/proc/proc_sysctl.c); the setting has no size, and no more than its size is
+// read of a file.
 func open(path string) (*os.File, unix.Stat_t, State) {
 	var st unix.Stat_t
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
@@ -122,7 +122,7 @@ func tailHash(f io.ReaderAt, size int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// scan looks at what was written since from, at most maxHead and maxTail of it.
+// scan looks at the text written since from, at most maxHead and maxTail of it.
 func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	start, err := begin(f, st, from)
 	if err != nil {
@@ -151,9 +151,9 @@ func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	return nil
 }
 
-// begin tells where this run's text begins: at the mark if the file still is
-// what it was up to there, else at 0. A file of the same length that was
-// written since is one that a run of the same script wrote anew.
+// begin tells where this run's text begins: at the mark if the file is unchanged up
+// to there, else at 0. A file of the same length, written since, was written anew
+// by a run of the same script.
 func begin(f io.ReaderAt, st unix.Stat_t, from Mark) (int64, error) {
 	switch {
 	case !from.Exists, from.Dev != st.Dev, from.Ino != st.Ino, from.Size > st.Size:

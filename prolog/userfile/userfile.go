@@ -40,11 +40,11 @@ import (
 // follows it.
 const Command = C.USERFILE_COMMAND
 
-// Deadline is how long Run waits for a child: a file that takes longer is not
-// worth a job's start.
+// Deadline is how long Run waits for a child: a slower file is not worth a job's
+// start.
 const Deadline = 2 * time.Second
 
-// Op is what the child does with the file.
+// Op is the child's task with the file.
 type Op string
 
 // The operations.
@@ -106,9 +106,9 @@ func (r Reply) weight() int {
 	return 0
 }
 
-// check refuses an answer that no child of ours gives: the child reads what the
-// user wrote, and what is stored and shown must be one of our own words even if
-// that got the better of it.
+// check refuses an answer that no child of ours gives: the child reads the user's
+// text, and the words stored and shown must be our own even if the text got the
+// better of the child.
 func (r Reply) check() error {
 	if !slices.Contains(states, r.State) {
 		return errors.New("unknown state")
@@ -147,9 +147,9 @@ type User struct {
 // steps, in base64.
 const maxAsk = 1 << 20
 
-// Run asks a child that reads with u's rights. It returns after Deadline, or when
-// ctx ends, even if the child cannot be killed, as it hangs in a system call on a
-// dead mount.
+// Run asks a child that reads with u's rights. Run returns after Deadline, or when
+// ctx ends, even if the child cannot be killed, hanging in a system call on a dead
+// mount.
 func Run(ctx context.Context, u User, ask Ask) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, Deadline)
 	defer cancel()
@@ -189,13 +189,13 @@ func run(ctx context.Context, u User, ask Ask) (reply Reply, err error) {
 	return reply, nil
 }
 
-// command is the child, before it has lost what it must not have (credentials.c).
+// command is the child, before the child has lost its rights (credentials.c).
 func command(ctx context.Context, u User) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", Command, strconv.FormatUint(uint64(u.UID), 10))
 	cmd.Dir = "/"
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
-	// On a busy machine an answer that is there may be read late; run waits for neither
-	// the child nor this.
+	// On a busy machine a ready answer may be read late; run waits for neither the
+	// child nor the answer.
 	cmd.WaitDelay = Deadline
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: 0, Gid: u.GID, Groups: u.Groups},
@@ -205,7 +205,7 @@ func command(ctx context.Context, u User) *exec.Cmd {
 	return cmd
 }
 
-// exitRoot is the child's status when it could not give up what root may.
+// exitRoot is the child's status when the child could not give up root's rights.
 const exitRoot = 3
 
 func explain(err error) error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extra reads and writes Slurm's Extra fields: what a node's GPUs can give a job stands
-// in the node's Extra, a flat JSON object, and what a job asks of a node in the job's --extra, a
+// Package extra reads and writes Slurm's Extra fields: the offer of a node's GPUs to a job stands
+// in the node's Extra, a flat JSON object, and a job's demand on a node in the job's --extra, a
 // constraint on the keys of that object. slurmctld compares both with
 // SchedulerParameters=extra_constraints (src/common/extra_constraints.c). From 24.11 on srun and
 // salloc wait for a constraint, too; below that CARMA publishes nothing.
@@ -70,7 +70,7 @@ func write(o map[string]json.RawMessage) (string, error) {
 	return strings.TrimSpace(b.String()), nil
 }
 
-// isCount tells whether a key is one of a count: All, or carma and a number.
+// isCount tells whether a key is of a count: All, or carma and a number.
 func isCount(key string) bool {
 	rest, ours := strings.CutPrefix(key, prefix)
 	return key == All || ours && rest != "" && rest[0] >= '0' && rest[0] <= '9'

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli holds what the commands have in common: how they end and how
-// they speak. Results go to stdout; everything else goes to stderr with the
+// Package cli holds what the commands have in common: exit statuses and
+// output. Results go to stdout; everything else goes to stderr with the
 // program's name in front, lower case, without a full stop.
 package cli
 
@@ -45,7 +45,7 @@ func Fail(status int, format string, args ...any) error {
 	return &Error{status, fmt.Errorf(format, args...)}
 }
 
-// Status returns what a program that ended with err exits with.
+// Status returns the exit status of a program that ended with err.
 func Status(err error) int {
 	var e *Error
 	switch {

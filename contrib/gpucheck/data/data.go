@@ -47,7 +47,7 @@ type Interference struct {
 	Rate      float64 `json:"rate"`
 }
 
-// Rows are all that was measured.
+// Rows are all measurements.
 type Rows struct {
 	Trainings    []Training
 	Interference []Interference

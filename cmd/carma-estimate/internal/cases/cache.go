@@ -11,10 +11,10 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// cacheBytes bounds the summaries that are kept: several times all of timm.
+// cacheBytes bounds the summaries kept: several times all of timm.
 const (
 	cacheBytes = 64 << 20
-	entryBytes = 512 // what an entry takes beside its text
+	entryBytes = 512 // of an entry, beside its text
 )
 
 // cache reads summary files, each once as long as they fit.

@@ -25,7 +25,7 @@ import (
 // maxCase is the longest line of a cases file.
 const maxCase = 1 << 20
 
-// Keys of a case that are those of a #CARMA line; the flags among them may be
+// Keys of a case are keys of a #CARMA line; the flags among them may be
 // given as JSON booleans.
 var (
 	caseKeys = []string{"batch", "seq", "input", "optim", "foreach", "precision", "parallel", "grad_ckpt", "attn",
@@ -33,7 +33,7 @@ var (
 	caseFlags = []string{"foreach", "grad_ckpt", "dropout", "dynamic_shapes"}
 )
 
-// caseResult is one line of the answer. All figures are null beside an error.
+// caseResult is a line of the answer. All figures are null beside an error.
 type caseResult struct {
 	ID         any      `json:"id"`
 	FloorMiB   *int64   `json:"floor_mib"`
@@ -51,7 +51,7 @@ type cases struct {
 	estimate annotate.EstimateFunc
 }
 
-// oneCase is a line as it was read.
+// oneCase is a line as read.
 type oneCase struct {
 	id      any
 	words   []string // of a #CARMA line
@@ -107,7 +107,7 @@ func readLine(r *bufio.Reader, most int) (line []byte, tooLong bool, err error) 
 	}
 }
 
-// answer estimates one case. What goes wrong with it is part of the result.
+// answer estimates one case. A fault of the case is part of the result.
 func (c *cases) answer(line []byte, tooLong bool) (r caseResult) {
 	one, err := readCase(line)
 	if tooLong {

@@ -27,7 +27,7 @@ type selection struct {
 	names      []string
 }
 
-// has tells whether a job is one of them.
+// has tells whether a job is among the chosen.
 func (s *selection) has(j *job) bool {
 	switch {
 	case !s.From.IsZero() && j.End.Before(s.From), !s.To.IsZero() && j.Start.After(s.To):

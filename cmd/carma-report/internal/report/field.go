@@ -158,7 +158,7 @@ func b2f(b bool) float64 {
 // usual are the columns of a table unless the user says.
 const usual = "JobID,User,State,NGPUs,EstMem,ReserveMem,PeakMem,SMAct,Wait,Elapsed,Energy,Saved,Neighbours,OOM"
 
-// column is a field as it is to be printed.
+// column is a field as printed.
 type column struct {
 	field
 	width int  // 0: as wide as needed

@@ -25,7 +25,7 @@ import (
 // script says of a key whose it is and what the job with the highest id was called.
 type script struct{ user, name string }
 
-// lesson is what a part of the jobs teaches.
+// lesson holds the lessons of a part of the jobs.
 type lesson struct {
 	runs    []history.Run
 	scripts map[history.Key]script
@@ -56,7 +56,7 @@ func learn(ctx context.Context, sources []source, sel *selection) (*history.Lear
 	return l, scripts, err
 }
 
-// runOf is what a job teaches.
+// runOf makes a run of a job.
 func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
 	r := history.Run{Key: key, UID: j.UID, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS),
@@ -130,7 +130,7 @@ func readersOf(path string, f *os.File) error {
 	return f.Chmod(mode)
 }
 
-// history lists what earlier runs teach.
+// history lists the lessons of earlier runs.
 func (r *Report) history(ctx context.Context, out io.Writer) error {
 	const shown = 1000
 	l, scripts, err := learn(ctx, r.sources, r.sel)

@@ -258,7 +258,7 @@ func (j *job) memErrPct() figure.Measured {
 	return 100 * figure.Measured(j.EstMiB-j.PeakMiB) / figure.Measured(j.PeakMiB)
 }
 
-// oomText says what came of an OOM.
+// oomText names the consequence of an OOM.
 func (j *job) oomText() string {
 	switch {
 	case j.Requeued != "":

@@ -15,7 +15,7 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// notes say what to change next time: the part of a report that is read first.
+// notes say what to change next time: the first part of a report to be read.
 func notes(p *jobPage) (list []string) {
 	j := p.job
 	f := j.figures
@@ -117,7 +117,7 @@ func suggestion(peakMiB int64) int64 { return int64(math.Ceil(float64(peakMiB) *
 
 var countWords = [...]string{"", "", "two", "three", "four", "five", "six", "seven", "eight", "nine"}
 
-// more says what a smaller booking would be good for.
+// more names the gain of a smaller booking.
 func more(totalMiB, reserve, better int64) string {
 	n := int64(0)
 	if totalMiB > 0 && better > 0 {

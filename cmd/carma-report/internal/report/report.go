@@ -42,7 +42,7 @@ const (
 	History = "history"
 )
 
-// Views are what there is beside jobs.
+// Views are the views beside jobs.
 var Views = []string{Summary, GPUs, History}
 
 // Report is a selection of jobs and how to print it.
@@ -104,7 +104,7 @@ func list(words string) (l []string) {
 	return l
 }
 
-// Read adds a database to what is reported.
+// Read adds a database to the report.
 func (r *Report) Read(d *db.DB) {
 	r.sources, r.bases = append(r.sources, cleaned{d}), append(r.bases, d)
 }

@@ -59,7 +59,7 @@ type summary struct {
 	order     []string
 }
 
-// dimensions are what jobs can be put together by.
+// dimensions are the keys of groups of jobs.
 var dimensions = map[string]func(*job, *time.Location) string{
 	"user":      func(j *job, _ *time.Location) string { return cmp.Or(j.User, unknownText) },
 	"account":   func(j *job, _ *time.Location) string { return cmp.Or(j.Account, unknownText) },
@@ -72,7 +72,7 @@ const byDay = "day"
 
 func dimensionNames() []string { return []string{"user", "account", "partition", "gpu", byDay} }
 
-// tally is a part of a summary that is being made.
+// tally is a part of a summary in the making.
 type tally struct {
 	by        []string
 	zone      *time.Location
