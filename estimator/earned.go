@@ -123,7 +123,7 @@ func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 }
 
 // little is a difference without weight for the estimate.
-func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
+func (e *Estimate) little() int64 { return e.MiB * mebi / 100 * agreeEstimatePct }
 
 // wish notes what cuDNN would take beside the estimate if it computed the largest convolution by
 // FFT. It takes that on an empty GPU alone: where a workspace is refused, PyTorch takes an algorithm

@@ -2,8 +2,8 @@
 
 package estimator
 
-// MiB is 2^20 bytes.
-const MiB = 1 << 20
+// mebi is 2^20 bytes.
+const mebi = 1 << 20
 
 // Confidence is the use of an estimate.
 type Confidence uint8
