@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# make          build everything into bin/ and lib/
-# make demo     a real Slurm with simulated GPUs, a dozen jobs, a report
-# make test     every test, the live cluster's included
-# make install  copy to $(DESTDIR)$(prefix); edits nobody's slurm.conf
+# make builds everything; make help lists the targets: text behind ## is printed.
 
 prefix ?= /usr
 libdir ?= $(prefix)/lib/carma
@@ -53,36 +50,31 @@ SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worke
 SPANK = slurmbridge/spank
 SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
-.PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement test-hooks \
-	test-integration test-situations test-containers test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release help \
-	test-release test-packages test-newadmin test-ansible gpu-kit gpu-check test-gpu-kit test-mps lint man bench bench-day bench-estimator bench-placement bench-scale bench-sim install clean
+.PHONY: all commands libcarma shim spank simgpu deps demo test test-unit test-shim test-spank test-simgpu test-placement test-hooks \
+	test-integration lint man gpu-kit install packages release clean help soak
 
-all: commands libcarma shim spank simgpu ## everything into bin/ and lib/
+all: commands libcarma shim spank simgpu ## everything, into bin/ and lib/
 
-help: ## this list
-	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
-
-commands:
+commands: ## carma-node, carma-report, carma-estimate, carma-sim
 	@echo "build: bin/$(COMMANDS)"
 	@$(GO) build -ldflags "$(LDFLAGS)" -o bin/ $(addprefix ./cmd/,$(COMMANDS))
 
-libcarma:
+libcarma: ## what slurmctld loads
 	@echo "build: lib/libcarma.so"
 	@$(GO) build -buildmode=c-shared -ldflags "$(LDFLAGS)" -o lib/libcarma.so ./slurmbridge/libcarma
 	@rm -f lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
 SHIM_OUT = lib/slurm/job_submit_carma.so
-shim: $(SHIM_OUT)
+shim: $(SHIM_OUT) ## slurmctld's plugin, for the Slurm of SLURM_INCLUDE
 $(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h build/version
 	@echo "build: $@"
 	@mkdir -p $(@D)
 	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
 
-# The plugin for slurmstepd (plugstack.conf), where containers need one.
 SPANK_OUT = lib/slurm/spank_carma.so
-spank: $(SPANK_OUT)
+spank: $(SPANK_OUT) ## slurmstepd's plugin (plugstack.conf), where containers need one
 $(SPANK_OUT): $(SPANK_SRC) $(SPANK)/spank.h $(SPANK)/spank_carma.lds
 	@echo "build: $@"
 	@mkdir -p $(@D)
@@ -95,21 +87,17 @@ build/version: FORCE
 	@echo '$(BUILD_VERSION)' | cmp -s - $@ || echo '$(BUILD_VERSION)' >$@
 FORCE:
 
-simgpu:
+simgpu: ## the simulated GPUs
 	@echo "build: bin/simgpu bin/simjob lib/simgpu"
 	@$(MAKE) --no-print-directory -C contrib/simgpu all
 
-# What the README's two commands need beside what it names, from the network;
-# with go mod download they then work without. deps-TARGET: for one target.
-deps: deps-demo deps-test $(STATICCHECK) $(ERRORLINT) ## installs what the README's two commands need
-
-deps-list:
-	@contrib/deps.sh --list
+# With go mod download, make demo and make test then work without the network.
+deps: deps-demo deps-test $(STATICCHECK) $(ERRORLINT) ## what demo and test need; deps-TARGET: for one target; deps-list
 
 deps-%:
 	@contrib/deps.sh $*
 
-demo: $(PROGRESS) ## a dozen jobs of two users on a real Slurm with simulated GPUs
+demo: $(PROGRESS) ## a real Slurm with simulated GPUs, a dozen jobs, a report
 	@contrib/demo.sh
 
 # Shows what long targets do (contrib/progress).
@@ -117,42 +105,23 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@echo "build: $@"
 	@$(GO) build -o $@ ./contrib/progress
 
-test: $(PROGRESS) ## what a change must pass: unit tests and most live tests
+test: $(PROGRESS) ## all that a change must pass: lint, unit tests, a real Slurm
 	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
 
-test-unit: deps-test-unit $(PROGRESS) ## the unit tests
+test-unit: deps-test-unit $(PROGRESS) ## go test ./...
 	@$(PROGRESS) go ./...
 
-# The job_submit shim in a host program, under the sanitizers. N hostile jobs.
-test-shim: deps-test-shim libcarma shim ## slurmctld's plugin under the sanitizers
+test-shim: deps-test-shim libcarma shim ## slurmctld's plugin in a host program, under the sanitizers; N= hostile jobs
 	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
 
-# The SPANK plugin in a host program, under the sanitizers. N hostile outputs.
-test-spank: deps-test-spank spank ## the SPANK plugin under the sanitizers
+test-spank: deps-test-spank spank ## the SPANK plugin likewise; N= hostile outputs
 	@$(SPANK)/check.sh $(CURDIR)/build/spank lib/slurm/spank_carma.so
 
 test-simgpu: deps-test-simgpu ## the simulated GPUs
 	@$(MAKE) --no-print-directory -C contrib/simgpu test
 
-# The contract of an MPS control daemon (contrib/simgpu/mps_contract_test.go), which
-# make test-unit holds the stand-in to, on the real daemons of 535 and 550. These are
-# fetched from Debian's non-free into a cache outside of the repository.
-# The development cluster runs with that of 550, then.
-test-mps: deps-test-mps all ## one contract, NVIDIA's own MPS daemons and the stand-in
-	@MPS_REAL=$$(contrib/simgpu/fetch-mps.sh) || { MPS_REAL=; echo "test-mps: the real daemons could not be fetched: SKIPPED"; }; \
-		export MPS_REAL; $(GO) test $(AS_ROOT) -tags mps -count=1 -v -run 'TestMPS.*Contract' ./contrib/simgpu ./gres/mps && \
-		{ [ -z "$$MPS_REAL" ] || $(GO) test $(AS_ROOT) -tags 'integration mps' -count=1 -v -run 'TestRealMPS$$' ./contrib/devcluster; }
-
-test-placement: simgpu ## many Prologs at once, killed at given points
+test-placement: simgpu ## many Prologs at once, killed at named places
 	@$(GO) run ./contrib/bench/placement --rounds 6 --idle 1s
-
-# The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it. Public training scripts
-# are fetched; TRACE_GIT names where, if github.com is out of reach.
-test-trace: deps-test-trace ## the tracer, with PyTorch
-	@python3 contrib/summary/test_carma_trace.py
-	@python3 contrib/summary/test_carma_overlay.py
-	@python3 contrib/summary/test_carma_command.py
-	@python3 contrib/summary/test_public_scripts.py
 
 # The hooks with files, variables and run directories of every bad kind; the rest of contrib/abuse
 # takes longer (make test-abuse).
@@ -164,72 +133,25 @@ test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile va
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 # RUN='TestSteps|TestArray' takes some of the tests. REAL_MPS=yes takes NVIDIA's own MPS
 # control daemon, as root; tests whose jobs need an MPS server are skipped.
-test-integration: deps-test-integration all $(PROGRESS) ## live tests; RUN=TestSteps for one
+test-integration: deps-test-integration all $(PROGRESS) ## tests on a real Slurm, as root by sudo; RUN= takes some
 	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null
 	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
-
-# Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
-# under user-mode-linux; root makes it: minutes, and the first time the network.
-test-cgroup2: deps-test-cgroup2 all ## live tests with cgroup v2 alone, under user-mode-linux
-	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$|TestClockJumps$$|TestMemoryHeld$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
-# Situations that take longer than 20 s each (docs/situations.md); RUN and
-# SLURM_PREFIX as above.
-test-situations: deps-test-situations all $(PROGRESS) ## live tests that take longer than 20 s each
-	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
+# Long tests and benchmarks: contrib/long.sh has a case for each.
+test-%: FORCE
+	@contrib/long.sh $@
 
-# Jobs in containers: pyxis with enroot, and Apptainer, built from their public sources, Slurm's
-# own with crun, and podman. ENROOT_GIT, PYXIS_GIT and APPTAINER_GIT name clones, where github.com
-# is out of reach.
-test-containers: deps-test-containers all $(PROGRESS) ## jobs in containers of pyxis, Slurm and podman
-	@$(PROGRESS) go $(AS_ROOT) -tags 'integration containers' -count=1 -timeout 40m -run '^(TestPyxis|TestApptainer|TestContainerOCI|TestPodman)$$' ./contrib/devcluster
+bench-%: FORCE
+	@contrib/long.sh $@
 
-# Both commands of the README in a new Debian with nothing but what the README
-# names (root makes it). CI runs a part of this for Debian 13 (.ci/run).
-test-debian12: deps-test-debian12
-	@contrib/bare.sh bookworm user 'make demo' user 'make test'
-
-test-debian13: deps-test-debian13 ## both commands of the README in a new Debian 13
-	@contrib/bare.sh trixie user 'make demo' user 'make test'
-
-# COMMAND in each of the surroundings that contrib/surroundings.sh names, in a new
-# Debian 12 and 13: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some of them.
-SURROUNDINGS ?= all
-COMMAND ?= make test
-test-surroundings: deps-test-surroundings
-	for debian in bookworm trixie; do contrib/bare.sh $$debian root 'make deps deps-test-surroundings all && go mod download && \
-		GOFLAGS=-count=1 contrib/surroundings.sh $(SURROUNDINGS) "$(COMMAND)"' user '$(COMMAND)' || exit 1; done
-
-# The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
-# SLURM_GIT names a clone of Slurm's source, if there is one.
-test-versions: libcarma
-	contrib/versions/shim.sh $(VERSIONS)
-
-# Attacks of a hostile user, of broken disks and of killed processes, and their
-# figures: an hour. docs/threat-model.md names what each shows. TASKS, PAIRS,
-# SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
-test-abuse: deps-test-abuse all ## the attacks of the threat model, in full
-	N=$${N:-1000000} $(MAKE) test-shim
-	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
-	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
-	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run TestAttack ./contrib/devcluster
-
-# Confinement with CONFINE_JOBS starts beside programs that open everything, and with every
-# process that makes it killed at random; cgroup v1.
-test-confine-kill: deps-test-confine-kill all
-	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run 'TestConfineKilled$$|TestConfineManyStarts$$' ./contrib/devcluster
-
-# Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
-# a release; without it ten minutes and 2,000 jobs.
-soak: deps-soak all ## a mixed load with faults; HOURS=24
-	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 0 -run TestSoak ./contrib/devcluster
+soak: test-soak
 
 # An archive for half an hour on a machine with an NVIDIA GPU and nothing else
 # (contrib/gpucheck/README.md). Built on Debian 12 it runs there and on later ones.
-gpu-kit: deps-gpu-kit commands libcarma shim spank build/gpu-kit/gpucheck build/gpu-kit/gpuload ## an archive of checks for a machine with an NVIDIA GPU
+gpu-kit: deps-gpu-kit commands libcarma shim spank build/gpu-kit/gpucheck build/gpu-kit/gpuload ## build/gpu-kit.tar.gz
 	@contrib/gpucheck/kit.sh build/gpu-kit.tar.gz
 
 build/gpu-kit/gpucheck: FORCE
@@ -239,19 +161,6 @@ build/gpu-kit/gpucheck: FORCE
 build/gpu-kit/gpuload: contrib/gpucheck/load/gpuload.c
 	@mkdir -p $(@D)
 	@$(CC) $(HARDEN) -o $@ $< -ldl
-
-# The kit's parts on simulated GPUs, in a bare Debian 12 and an Ubuntu 22.04 without a
-# network, and killed at random moments: minutes. ROOTS=host takes this machine's own root.
-test-gpu-kit: deps-test-gpu-kit gpu-kit simgpu
-	contrib/gpucheck/rehearse.sh build/gpu-kit.tar.gz $(or $(ROOTS),bookworm jammy)
-
-# Its short form without Slurm, as root on a machine with an NVIDIA GPU that nothing else
-# uses. It ends with 3 where there is no GPU, which make shows as "Error 3".
-gpu-check: build/gpu-kit/gpucheck build/gpu-kit/gpuload
-	@mkdir -p build/gpu-check/bin build/gpu-check/share
-	@cp build/gpu-kit/gpucheck build/gpu-kit/gpuload build/gpu-check/bin/
-	@cp contrib/gpucheck/trainings.py build/gpu-check/share/
-	build/gpu-check/bin/gpucheck --short --results build/gpu-check.jsonl facts limits frameworks readings start throughput
 
 # It asks for a newer Go than CARMA does, which the go command then fetches.
 $(STATICCHECK):
@@ -270,7 +179,7 @@ $(ERRORLINT):
 # Names that codespell takes for words.
 NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin,nodel
 
-lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, shellcheck, codespell, gcc -fanalyzer
+lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlint, codespell, govulncheck, shellcheck, gcc
 	@echo "lint: gofmt, go vet"
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
@@ -294,37 +203,10 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, shellche
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c
 
-# Manual pages, from docs/man/*.md and the programs' own help.
-man: commands
+man: commands ## manual pages, from docs/man/*.md and the programs' own help
 	docs/man/make.sh
 
-bench: ## Go's benchmarks; also bench-day, -estimator, -placement, -scale, -sim
-	$(GO) test -run '^$$' -bench . ./...
-
-# The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
-# folder of traces by contrib/bench/estimator/timm_traces.py.
-bench-estimator:
-	$(GO) run ./contrib/bench/estimator $(if $(TRACES),../shared/data/memory $(TRACES))
-
-# What policies are worth on traces (docs/bench/sim.md); five minutes.
-bench-sim: commands
-	contrib/bench-sim.sh
-
-# Prologs at once, killed at named places; the ledger's log checked.
-bench-placement: simgpu
-	$(GO) run ./contrib/bench/placement
-
-# When large jobs start on a synthetic day, without CARMA and with it (contrib/bench/day), on the
-# development cluster; as root, 40 minutes. DAY="--nodes 48 --length 6m --only none,exclusive".
-bench-day: all
-	$(GO) run ./contrib/bench/day $(DAY)
-
-# What agents cost slurmctld on 1,000 and 5,000 nodes (contrib/bench/scale), on a cluster of its
-# own with a few real slurmds; as root. SCALE="--nodes 1000 --starts 5".
-bench-scale: deps-bench-scale
-	$(GO) run ./contrib/bench/scale $(SCALE)
-
-install: all ## into PREFIX, DESTDIR
+install: all ## copy to $(DESTDIR)$(prefix); edits nobody's slurm.conf
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma
 	install -m 755 bin/carma-report bin/carma-estimate bin/carma-sim $(DESTDIR)$(prefix)/bin/
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
@@ -350,53 +232,20 @@ install: all ## into PREFIX, DESTDIR
 	install -m 644 contrib/systemd/tmpfiles.conf $(DESTDIR)$(prefix)/lib/tmpfiles.d/carma.conf
 	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
 
-# deb and rpm in build/packages. They are for the Slurm of SLURM_INCLUDE.
-packages: ## deb and rpm in build/packages
+packages: ## deb and rpm in build/packages, for the Slurm of SLURM_INCLUDE
 	rm -rf build/stage build/packages
 	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
 	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh build/stage build/packages $(VERSION)
 
 # dist/: the source archive, the packages of Debian 12 and 13, each built from that
-# archive in a new root of its own, checksums, and what is linked under which licence.
-# test-release builds it twice, as different users, and compares the bytes. As root.
-release: deps-release ## source archive, packages, checksums in dist/
+# archive in a new root of its own, checksums, and what is linked under which licence. As root.
+release: deps-release ## dist/: source archive, packages of Debian 12 and 13, checksums, licences
 	contrib/release.sh root dist
 
-test-release: deps-release
-	contrib/release.sh --twice build/release
-
-# The Debian that the packages are tried on: this machine's, or DEBIAN=bookworm or
-# trixie, in a new root of which they are then built.
-HOST := $(shell . /etc/os-release && echo $$VERSION_CODENAME)
-export DEBIAN ?= $(HOST)
-ifeq ($(DEBIAN),$(HOST))
-PACKAGES = build/packages
-packages-to-try: packages
-else
-PACKAGES = build/packages-$(DEBIAN)
-packages-to-try: deps-release all
-	contrib/bare.sh --keep build/packages $(PACKAGES) $(DEBIAN) root 'make deps-all packages'
-endif
-
-# Install, upgrade, remove and purge them on a scratch root.
-ifeq ($(DEBIAN),$(HOST))
-test-packages: deps-test-packages packages ## deb and rpm: install, upgrade, remove
-	contrib/packages/check.sh build/packages build/stage
-	contrib/packages/check-rpm.sh build/packages
-else
-test-packages: deps-release
-	contrib/bare.sh $(DEBIAN) root 'make test-packages'
-endif
-
-# docs/pilot.md followed from the installation to the removal on three booted
-# machines with Debian's Slurm, as root: minutes, and the first time the network.
-test-newadmin: deps-test-newadmin packages-to-try ## docs/pilot.md followed on three booted machines
-	contrib/newadmin/check.sh $(PACKAGES)
-
-# The Ansible role on the same machines.
-test-ansible: deps-test-ansible packages-to-try
-	contrib/newadmin/ansible.sh $(PACKAGES)
-
-clean: ## removes what was built
+clean: ## remove what was built
 	rm -rf bin lib build dist
 	$(MAKE) -C contrib/simgpu clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@contrib/long.sh --list

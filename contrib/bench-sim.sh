@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The figures of docs/bench/sim.md: bench-sim.sh [DATA]. DATA is the folder with
-# the published tables (traces/ and memory/), by default ../shared/data beside
-# the repository; without it only the project's own traces are run.
+# The figures of docs/bench/sim.md. CARMA_DATA is the folder with the published tables (traces/
+# and memory/), by default data in the repository; without them only the project's own traces are
+# run.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-data=${1:-../shared/data}
+data=${CARMA_DATA:-data}
 sim=bin/carma-sim
 [ -x $sim ] || { echo "bench-sim: no $sim; run make first" >&2; exit 1; }
 tmp=$(mktemp -d)

@@ -30,7 +30,7 @@ list() {
 	test-confine-kill @test-integration
 	test-containers  @cluster busybox-static crun git jq musl-tools parallel podman squashfs-tools uidmap
 	test-abuse       @test-integration strace
-	soak             @cluster
+	test-soak        @cluster
 	bench-scale      @cluster
 	test-packages    @all rpm
 	release          debootstrap
@@ -53,7 +53,7 @@ packages() {
 }
 
 case ${1:-} in
---list) list; exit 0 ;;
+--list | list) list; exit 0 ;;
 '' | -*) echo "usage: deps.sh TARGET... | --list" >&2; exit 2 ;;
 esac
 wanted=

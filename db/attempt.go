@@ -357,7 +357,7 @@ type queryer interface {
 }
 
 func attempts(ctx context.Context, q queryer, where string, args ...any) (all []Attempt, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT "+lineOf(Version)+
+	rows, err := q.QueryContext(ctx, "SELECT "+lineOf(schemaVersion)+
 		", ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
 		"attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
 		where+" ORDER BY a.job_id, a.cluster, a.restart, a.node, g.slot", args...)

@@ -26,16 +26,16 @@ import (
 //go:embed schema/*.sql
 var schemaFiles embed.FS
 
-// Version is the newest schema known to this program: the number of files in
+// schemaVersion is the newest schema known to this program: the number of files in
 // schema/.
-const Version = 1
+const schemaVersion = 1
 
 // Errors that a caller may tell apart.
 var (
 	ErrNewer   = errors.New("the database is of a newer version than this program; upgrade the program")
-	ErrNetwork = errors.New("SQLite needs a local disk; set paths.db to one")
+	errNetwork = errors.New("SQLite needs a local disk; set paths.db to one")
 	ErrMissing = errors.New("there is no database")
-	ErrBusy    = errors.New("the database is locked")
+	errBusy    = errors.New("the database is locked")
 )
 
 // DB is an open database.
@@ -84,7 +84,7 @@ func Open(path string) (*DB, error) {
 	// time find the file locked, and SQLite does not wait for each other then.
 	leave := d.queue.Enter(context.Background(), busy)
 	for until := time.Now().Add(busy); ; time.Sleep(10 * time.Millisecond) {
-		if err = d.migrate(schemaFiles, Version); !errors.Is(err, ErrBusy) || time.Now().After(until) {
+		if err = d.migrate(schemaFiles, schemaVersion); !errors.Is(err, errBusy) || time.Now().After(until) {
 			break
 		}
 	}
@@ -119,7 +119,7 @@ func OpenRead(path string) (d *DB, err error) {
 	}
 	d.sql.SetMaxOpenConns(8) // carma-report reads several parts at once
 	version, err := d.version(d.sql)
-	if err == nil && version > Version {
+	if err == nil && version > schemaVersion {
 		err = ErrNewer
 	}
 	if err != nil {
@@ -168,7 +168,7 @@ func local(dir string) error {
 		return err
 	}
 	if name, ok := networkFileSystems[int64(uint32(st.Type))]; ok {
-		return fmt.Errorf("%s is on %s: %w", dir, name, ErrNetwork)
+		return fmt.Errorf("%s is on %s: %w", dir, name, errNetwork)
 	}
 	return nil
 }
@@ -218,7 +218,7 @@ func (d *DB) migrate(files fs.FS, to int) error {
 func explain(err error) error {
 	var se sqlite3.Error
 	if errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked) {
-		return fmt.Errorf("%w: %w", ErrBusy, err)
+		return fmt.Errorf("%w: %w", errBusy, err)
 	}
 	return err
 }

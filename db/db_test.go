@@ -312,7 +312,7 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := other.Put(t.Context(), attempt(1, 0)); !errors.Is(err, ErrBusy) {
+	if err := other.Put(t.Context(), attempt(1, 0)); !errors.Is(err, errBusy) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -320,7 +320,7 @@ func TestBusy(t *testing.T) {
 func TestRefusesNetworkFileSystems(t *testing.T) {
 	networkFileSystems[tmpType(t)] = "test"
 	defer delete(networkFileSystems, tmpType(t))
-	if _, err := Open(filepath.Join(t.TempDir(), "carma.db")); !errors.Is(err, ErrNetwork) {
+	if _, err := Open(filepath.Join(t.TempDir(), "carma.db")); !errors.Is(err, errNetwork) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -4,7 +4,6 @@ package db
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -185,13 +184,4 @@ func (d *DB) drop(ctx context.Context, r outboxRow) error {
 		return fmt.Errorf("write outbox: %w", explain(err))
 	}
 	return nil
-}
-
-// Waiting is how many jobs are in the outbox.
-func (d *DB) Waiting(ctx context.Context) (n int, err error) {
-	if err := d.sql.QueryRowContext(ctx, "SELECT count(*) FROM outbox").Scan(&n); err != nil &&
-		!errors.Is(err, sql.ErrNoRows) {
-		return 0, fmt.Errorf("read outbox: %w", explain(err))
-	}
-	return n, nil
 }

@@ -261,7 +261,7 @@ func TestReaderOfAnOldCopy(t *testing.T) {
 // A copy that older programs published lacks what later steps have added.
 func TestLineOfAnOlderStep(t *testing.T) {
 	defer func(was []column) { added = was }(added)
-	added = []column{{Version + 1, "later"}}
+	added = []column{{schemaVersion + 1, "later"}}
 	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
 	if err := d.Put(t.Context(), attempt(8, 0)); err != nil {
 		t.Fatal(err)
@@ -274,13 +274,13 @@ func TestLineOfAnOlderStep(t *testing.T) {
 		return text
 	}
 	old := line("line")
-	if got := line(lineOf(Version)); got != old+"\x1f" {
+	if got := line(lineOf(schemaVersion)); got != old+"\x1f" {
 		t.Errorf("before the step: %q", got)
 	}
 	if _, err := d.sql.Exec("ALTER TABLE attempt ADD COLUMN later INTEGER; UPDATE attempt SET later = 5"); err != nil {
 		t.Fatal(err)
 	}
-	if got := line(lineOf(Version + 1)); got != old+"5\x1f" {
+	if got := line(lineOf(schemaVersion + 1)); got != old+"5\x1f" {
 		t.Errorf("after the step: %q", got)
 	}
 }

@@ -95,7 +95,7 @@ func makeTables(ctx context.Context, tx *sql.Tx, names []string) error {
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA main.user_version = %d", Version))
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA main.user_version = %d", schemaVersion))
 	return err
 }
 

@@ -88,7 +88,7 @@ func lineOf(step int) string {
 func (d *DB) line() string {
 	step, err := d.version(d.sql)
 	if err != nil {
-		step = Version
+		step = schemaVersion
 	}
 	return lineOf(step)
 }

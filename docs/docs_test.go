@@ -52,7 +52,7 @@ func pages(t *testing.T) []page {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") ||
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || path == filepath.Join(root, "data") ||
 			slices.Contains([]string{"bin", "lib", "build", "testdata"}, d.Name())):
 			return fs.SkipDir
 		case d.IsDir() || filepath.Ext(path) != ".md":
@@ -351,5 +351,24 @@ func TestSituations(t *testing.T) {
 	}
 	if rows == 0 {
 		t.Error("no situations")
+	}
+}
+
+// TestADRs: decisions are numbered through, and listed.
+func TestADRs(t *testing.T) {
+	all, err := filepath.Glob(filepath.Join(root, "docs/adr/[0-9]*.md"))
+	if err != nil || len(all) < 20 {
+		t.Fatalf("%d ADRs: %v", len(all), err)
+	}
+	list, err := os.ReadFile(filepath.Join(root, "docs/adr/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, path := range all {
+		name := filepath.Base(path)
+		if !strings.HasPrefix(name, fmt.Sprintf("%04d-", i+1)) ||
+			!strings.Contains(string(list), fmt.Sprintf("\n| [%d](%s) |", i+1, name)) {
+			t.Errorf("%s is not number %d, or not so in docs/adr/README.md", name, i+1)
+		}
 	}
 }

@@ -199,7 +199,7 @@ func copyTree(t *testing.T) string {
 			return err
 		}
 		switch {
-		case d.IsDir() && slices.Contains([]string{".git", "bin", "build", "dist", "lib", "shared"}, rel):
+		case d.IsDir() && slices.Contains([]string{".git", "bin", "build", "data", "dist", "lib"}, rel):
 			return fs.SkipDir
 		case d.IsDir():
 			return os.MkdirAll(filepath.Join(to, rel), 0o755)

@@ -25,7 +25,7 @@ var starts = map[string]string{
 	"cmd/carma-node/internal/doctor/facts hardwareOf": "slurmd of carma.toml, a constant",
 	"gres/sampler InChild":                            "itself; the path of carma.toml",
 	"gres/dcgm Monitor.command":                       "smact.dcgmi; constants and numbers",
-	"gres/mps Control.Do":                             "mps.control; a command of ours on its stdin",
+	"gres/mps Control.do":                             "mps.control; a command of ours on its stdin",
 	"gres/mps Control.launch":                         "mps.control; a constant",
 	"cmd/carma-estimate program.traced":               "carma-trace of the caller's PATH; the caller's own words",
 	"cmd/carma-sim/internal/live output":              "carma-sim's, as the one who calls it",

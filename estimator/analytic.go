@@ -36,8 +36,8 @@ const (
 	fragmentationPart = "fragmentation"
 )
 
-// ErrBatch says that neither the user nor the summary gives a batch size.
-var ErrBatch = errors.New("batch size unknown: the summary has -1, say batch=")
+// errBatch says that neither the user nor the summary gives a batch size.
+var errBatch = errors.New("batch size unknown: the summary has -1, say batch=")
 
 // Analytic estimates from the model summary: the summary is parsed, turned into
 // the list of operations of a training step, and the list is played on a
@@ -145,7 +145,7 @@ func asPrinted(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error
 		batch = int(m.Batch)
 	}
 	if batch == 0 {
-		return Estimate{}, ErrBatch
+		return Estimate{}, errBatch
 	}
 	o := s.options(batch)
 	o.WorkspaceQuarters = fitted.workspaceQuarters
@@ -411,13 +411,13 @@ func (e *Estimate) fill(s Spec, r training.Result) {
 // fillParts makes the estimate of base, segments and live peak; parts are in
 // bytes and in the order of their names.
 func (e *Estimate) fillParts(base, reserved, peak int64, parts []int64) {
-	up := func(n int64) int64 { return (n + MiB - 1) / MiB }
+	up := func(n int64) int64 { return (n + mebi - 1) / mebi }
 	e.FloorMiB = base + up(peak)
 	e.MiB = max(base+up(reserved), e.FloorMiB)
 	e.Parts = []Part{{"base", base}}
 	left := e.MiB - base
 	for k, name := range [...]string{"parameters", "gradients", "optimizer", "activations", workspacePart} {
-		n := min(parts[k]/MiB, left)
+		n := min(parts[k]/mebi, left)
 		e.Parts = append(e.Parts, Part{name, n})
 		left -= n
 	}
@@ -434,7 +434,7 @@ func kerasEstimate(m *summary.Model) Estimate {
 	}
 	e.Params = max(e.Params, m.TotalParams) // a narrow terminal loses counts of rows
 	const perParam = 16                     // value, gradient, two moments
-	e.FloorMiB = e.Params / MiB * perParam
+	e.FloorMiB = e.Params / mebi * perParam
 	e.MiB, e.ReserveMiB = e.FloorMiB, e.FloorMiB
 	e.Parts = []Part{{"parameters", e.MiB}}
 	return e

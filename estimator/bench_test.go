@@ -3,6 +3,7 @@
 package estimator
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,9 +11,10 @@ import (
 
 // BenchmarkAnalytic times parse and estimate of the real summaries.
 func BenchmarkAnalytic(b *testing.B) {
-	files, _ := filepath.Glob("../../shared/data/memory/real_summaries/*.txt")
+	dir := cmp.Or(os.Getenv("CARMA_DATA"), "../data") + "/memory/real_summaries"
+	files, _ := filepath.Glob(dir + "/*.txt")
 	if len(files) == 0 {
-		b.Skip("../shared/data/memory is not present")
+		b.Skipf("%s is not present", dir)
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(f)

@@ -123,8 +123,8 @@ func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 	return s.Precision == graph.FP32 && most-min(g.Kept, g.ByOutputs) <= max(most/100*agreePct, e.little())
 }
 
-// little is a difference without effect on the estimate.
-func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
+// little is a difference without weight for the estimate.
+func (e *Estimate) little() int64 { return e.MiB * mebi / 100 * agreeEstimatePct }
 
 // wish notes what cuDNN would take beside the estimate if it computed the largest convolution by
 // FFT. It takes that on an empty GPU alone: where a workspace is refused, PyTorch takes an algorithm

@@ -2,8 +2,8 @@
 
 package estimator
 
-// MiB is 2^20 bytes.
-const MiB = 1 << 20
+// mebi is 2^20 bytes.
+const mebi = 1 << 20
 
 // Confidence says how far an estimate can be trusted.
 type Confidence uint8

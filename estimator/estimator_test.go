@@ -229,7 +229,7 @@ func TestBadInput(t *testing.T) {
 		{"prose", Spec{Summary: []byte("the model is large\n"), Batch: 1}, summary.ErrNoModel, ""},
 		{"rows", Spec{Summary: []byte(many), Batch: 1}, summary.ErrTooLarge, "2500 rows"},
 		{"bytes", Spec{Summary: make([]byte, summary.MaxBytes+1), Batch: 1}, nil, ""},
-		{"no batch", Spec{Summary: mlp}, ErrBatch, "batch="},
+		{"no batch", Spec{Summary: mlp}, errBatch, "batch="},
 		{"negative batch", Spec{Summary: mlp, Batch: -1}, nil, "batch=-1"},
 		{"huge batch", Spec{Summary: mlp, Batch: 1 << 30}, nil, "out of range"},
 		{"negative count", Spec{Summary: []byte("Linear-1 [-1, 10] -110\n"), Batch: 1}, summary.ErrMisread, "line 1"},

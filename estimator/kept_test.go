@@ -14,7 +14,7 @@ func TestKeptBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const extra = 64 * MiB
+	const extra = 64 * mebi
 	for _, perSample := range []string{"12,000,000", "30,000,000"} {
 		s.Summary = []byte(strings.Replace(string(text(t, "resnet.txt")), "Total params",
 			"Kept bytes per sample: "+perSample+"\nTotal params", 1))
@@ -23,7 +23,7 @@ func TestKeptBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, perSample, e)
-		if d := e.MiB - plain.MiB; perSample[0] == '3' && d*MiB < extra {
+		if d := e.MiB - plain.MiB; perSample[0] == '3' && d*mebi < extra {
 			t.Errorf("30 MB a sample give %d MiB, the summary alone %d", e.MiB, plain.MiB)
 		}
 	}

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpucheck asks a real GPU about CARMA's assumptions. The archive of `make
-// gpu-kit` holds it as `run`, with a Slurm; `make gpu-check` is its short form without
-// one. Each check is a line of JSON in --results, written when the check is made. The
-// program ends with 0 if nothing contradicts CARMA, with 1 if something does, with 3 if
-// there is no GPU.
+// Command gpucheck asks a real GPU what CARMA assumes of it. The archive of `make
+// gpu-kit` holds it as `run`, with a Slurm; `make test-gpu` is its short form without
+// one. Each check is a line of JSON in --results, written when it is made. It ends with
+// 0 if nothing contradicts CARMA, with 1 if something does, with 3 if there is no GPU.
 package main
 
 import (

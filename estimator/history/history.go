@@ -180,7 +180,7 @@ const TellApart = "vars= or job= tells them apart"
 
 // Limits of a snapshot: 100,000 keys come to 3.2 MB.
 const (
-	MaxKeys      = 100_000
+	maxKeys      = 100_000
 	MaxBytes     = 16 << 20
 	maxSizes     = 64 // of GPUs
 	maxOwnShifts = 4096
@@ -214,7 +214,7 @@ func Parse(text []byte) (Snapshot, error) {
 	}
 	keys, shifts := int(binary.LittleEndian.Uint32(text[8:])), int(binary.LittleEndian.Uint32(text[12:]))
 	body := text[headSize:]
-	if keys > MaxKeys || shifts > maxShifts || len(body) != (keys+shifts)*recordSize ||
+	if keys > maxKeys || shifts > maxShifts || len(body) != (keys+shifts)*recordSize ||
 		crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(text[16:]) {
 		return Snapshot{}, ErrSpoiled
 	}
@@ -282,10 +282,10 @@ func (s Snapshot) ShiftMiB(fullMiB int64) int64 {
 // WithoutShifts is a snapshot that knows the runs only.
 func (s Snapshot) WithoutShifts() Snapshot { return Snapshot{records: s.records} }
 
-// Make writes a snapshot. Of more than MaxKeys keys the snapshot keeps the keys
-// with the newest runs, which stand first in order.
+// Make writes a snapshot. Of more than maxKeys it keeps those with the newest runs,
+// which stand first in order.
 func Make(order []Key, values map[Key]Value, shifts []Shift) []byte {
-	order = slices.Clone(order[:min(len(order), MaxKeys)])
+	order = slices.Clone(order[:min(len(order), maxKeys)])
 	slices.Sort(order)
 	shifts = shifts[:min(len(shifts), maxShifts)]
 	text := make([]byte, headSize+(len(order)+len(shifts))*recordSize)

@@ -232,14 +232,14 @@ func TestKeysByTurns(t *testing.T) {
 		r.UID = 1001
 		l.Add(r)
 	}
-	for i := range int64(MaxKeys + 100) {
+	for i := range int64(maxKeys + 100) {
 		r := run(Key(1000+i), 1000+i, 1000)
 		r.UID = 1002
 		l.Add(r)
 	}
 	order, values := l.Values()
 	s, err := Parse(Make(order, values, nil))
-	if err != nil || s.Len() != MaxKeys {
+	if err != nil || s.Len() != maxKeys {
 		t.Fatal(s.Len(), err)
 	}
 	for i := range Key(10) {
@@ -247,7 +247,7 @@ func TestKeysByTurns(t *testing.T) {
 			t.Errorf("key %d of the other user is gone", 1+i)
 		}
 	}
-	if _, ok := s.Find(1000 + MaxKeys + 99); !ok {
+	if _, ok := s.Find(1000 + maxKeys + 99); !ok {
 		t.Error("the newest key is gone")
 	}
 }
@@ -256,7 +256,7 @@ func TestSnapshot(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var order []Key
 	values := map[Key]Value{}
-	for range MaxKeys + 10 {
+	for range maxKeys + 10 {
 		k := Key(rng.Uint64())
 		order = append(order, k)
 		values[k] = Value{PeakMiB: rng.Int64N(80000), MeanMiB: rng.Int64N(80000), SpreadMiB: rng.Int64N(1000),
@@ -268,12 +268,12 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("%d bytes", len(text))
 	}
 	s, err := Parse(text)
-	if err != nil || s.Len() != MaxKeys {
+	if err != nil || s.Len() != maxKeys {
 		t.Fatal(s.Len(), err)
 	}
 	for i, k := range order {
 		v, ok := s.Find(k)
-		if ok != (i < MaxKeys) || ok && (math.Abs(v.SMActPct-values[k].SMActPct) > 1e-9 || v.PeakMiB != values[k].PeakMiB ||
+		if ok != (i < maxKeys) || ok && (math.Abs(v.SMActPct-values[k].SMActPct) > 1e-9 || v.PeakMiB != values[k].PeakMiB ||
 			v.Runs != values[k].Runs || v.RunS != values[k].RunS) {
 			t.Fatalf("key %d: %+v of %+v, %v", i, v, values[k], ok)
 		}
@@ -315,7 +315,7 @@ func FuzzParse(f *testing.F) {
 
 func BenchmarkFind(b *testing.B) {
 	var order []Key
-	for i := range MaxKeys {
+	for i := range maxKeys {
 		order = append(order, Key(i*7919))
 	}
 	s, err := Parse(Make(order, nil, nil))
@@ -329,7 +329,7 @@ func BenchmarkFind(b *testing.B) {
 
 func BenchmarkParse(b *testing.B) {
 	var order []Key
-	for i := range MaxKeys {
+	for i := range maxKeys {
 		order = append(order, Key(i*7919))
 	}
 	text := Make(order, nil, nil)

@@ -86,7 +86,7 @@ func (l *Learner) Values() (order []Key, values map[Key]Value) {
 	slices.SortFunc(order, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(l.runs[b][0].End, l.runs[a][0].End), cmp.Compare(a, b))
 	})
-	if len(order) > MaxKeys {
+	if len(order) > maxKeys {
 		l.takeTurns(order)
 	}
 	return order, values

@@ -200,8 +200,8 @@ func parseShape(b []byte) (s Shape, batch int32, extra int64, used int, ok bool)
 			case dims > 0:
 				cur = mulSat(cur, v)
 				if tensors == 0 {
-					if int(s.N) >= MaxDims {
-						s.D[MaxDims-1] = int32(min(mulSat(int64(s.D[MaxDims-1]), v), math31))
+					if int(s.N) >= maxDims {
+						s.D[maxDims-1] = int32(min(mulSat(int64(s.D[maxDims-1]), v), math31))
 					} else {
 						s.D[s.N] = int32(v)
 						s.N++
@@ -212,7 +212,7 @@ func parseShape(b []byte) (s Shape, batch int32, extra int64, used int, ok bool)
 		case c == 'N' && bytes.HasPrefix(b[i:], []byte("None")):
 			if dims == 0 && tensors == 0 {
 				batch = -1
-			} else if dims > 0 && tensors == 0 && int(s.N) < MaxDims {
+			} else if dims > 0 && tensors == 0 && int(s.N) < maxDims {
 				s.D[s.N] = 0
 				s.N++
 				cur = 0

@@ -61,20 +61,20 @@ var (
 	ErrMisread  = errors.New("summary cannot be read")
 )
 
-// MaxDims is the largest number of dimensions kept of a shape, batch excluded.
-const MaxDims = 5
+// maxDims is the largest number of dimensions kept of a shape, batch excluded.
+const maxDims = 5
 
 // Shape is a tensor shape without its batch dimension.
 type Shape struct {
 	N uint8
-	D [MaxDims]int32
+	D [maxDims]int32
 }
 
 // Dims makes a shape.
 func Dims(d ...int32) Shape {
 	var s Shape
 	for _, v := range d {
-		if int(s.N) < MaxDims {
+		if int(s.N) < maxDims {
 			s.D[s.N] = v
 			s.N++
 		}

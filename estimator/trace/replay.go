@@ -4,9 +4,9 @@ package trace
 
 import "carma/estimator/allocator"
 
-// Budget bounds the moves in the allocator's free lists: a replay that needs
+// budget bounds the moves in the allocator's free lists: a replay that needs
 // more ends early. The most that a trace of timm's needs is far below it.
-const Budget = 4 << 20
+const budget = 4 << 20
 
 // Options are the values that a trace does not tell.
 type Options struct {
@@ -29,7 +29,7 @@ func (t *Trace) Replay(o Options) Result {
 	d := allocator.New(t.births/2 + 64)
 	d.Expandable = t.Expandable
 	blocks := make([]allocator.Handle, 0, t.births)
-	classes := make([]Class, 0, t.births)
+	classes := make([]purpose, 0, t.births)
 	sizes := make([]int64, len(t.sizes))
 	for i, s := range t.sizes {
 		sizes[i] = t.at(s.bytes, o.Batch)
@@ -39,7 +39,7 @@ func (t *Trace) Replay(o Options) Result {
 	var sum int64
 	cublas := false
 	for _, e := range t.events {
-		if d.Moves > Budget {
+		if d.Moves > budget {
 			r.Reserved = r.Peak
 			return r
 		}
@@ -66,7 +66,7 @@ func (t *Trace) Replay(o Options) Result {
 			if !cublas {
 				cublas = true
 				if h := d.Alloc(o.CuBLAS); h != 0 {
-					live[Workspace] += d.Size(h)
+					live[workspace] += d.Size(h)
 					sum += d.Size(h)
 				}
 			}
@@ -79,14 +79,14 @@ func (t *Trace) Replay(o Options) Result {
 	r.Reserved, r.Complete = d.Reserved, true
 	// What the allocator held beyond the live peak because a workspace had to
 	// fit: shown as workspace, up to the gap.
-	r.Parts[Workspace] += min(max(d.PeakAllocated-r.Peak, 0), r.Reserved-r.Peak)
+	r.Parts[workspace] += min(max(d.PeakAllocated-r.Peak, 0), r.Reserved-r.Peak)
 	return r
 }
 
 func (t *Trace) parameters() int64 {
 	var n int64
 	for _, e := range t.events {
-		if e.kind == birth && t.sizes[e.n].class == Parameters {
+		if e.kind == birth && t.sizes[e.n].class == parameters {
 			n += t.sizes[e.n].bytes.first
 		}
 	}
@@ -104,7 +104,7 @@ type Scratch struct {
 // fewChannels are the channels of an image.
 const fewChannels = 4
 
-func (s Scratch) bytes(k kind, c *Convolution, in, out int64) int64 {
+func (s Scratch) bytes(k kind, c *convolution, in, out int64) int64 {
 	var quarters [3]int64 // forward, of the input's gradient, of the weight's
 	switch {
 	case c.Groups == c.InChannels && c.Groups > 1:

@@ -18,8 +18,8 @@ import (
 
 // Limits on a text.
 const (
-	MaxBytes        = 256 << 10
-	MaxEvents       = 1 << 16
+	maxBytes        = 256 << 10
+	maxEvents       = 1 << 16
 	maxSizes        = 1 << 14
 	maxConvolutions = 1 << 13
 	maxNotes        = 64
@@ -30,16 +30,16 @@ const (
 
 const magic = "carma-trace "
 
-// Class is the purpose of a storage.
-type Class uint8
+// purpose tells what a storage holds.
+type purpose uint8
 
 // The classes.
 const (
-	Parameters Class = iota
-	Gradients
-	OptimizerState
-	Activations
-	Workspace // of cuDNN and cuBLAS, which no trace shows
+	parameters purpose = iota
+	gradients
+	optimizerState
+	activations
+	workspace // of cuDNN and cuBLAS, which no trace shows
 	nClasses
 )
 
@@ -48,11 +48,11 @@ type pair struct{ first, second int64 }
 
 type size struct {
 	bytes pair
-	class Class
+	class purpose
 }
 
-// Convolution is one of the model's, as far as cuDNN's workspace goes.
-type Convolution struct {
+// convolution is one of the model's, as far as cuDNN's workspace goes.
+type convolution struct {
 	in, out                   pair // bytes
 	OutChannels, InChannels   int64
 	Kernel                    [3]int64 // 1 where it has fewer dimensions
@@ -92,13 +92,13 @@ type Trace struct {
 	Single     string   // why there is no second batch
 
 	sizes        []size
-	convolutions []Convolution
+	convolutions []convolution
 	events       []event
 	births       int
 }
 
-// ErrVersion says that the text is of an unknown form.
-var ErrVersion = errors.New("the trace is of another version than 1: use the carma_trace.py of this installation")
+// errVersion says that the text is of a form that is not known here.
+var errVersion = errors.New("the trace is of another version than 1: use the carma_trace.py of this installation")
 
 // Is tells whether text is a trace.
 func Is(text []byte) bool {
@@ -128,12 +128,12 @@ type token struct {
 
 // Parse reads a trace.
 func Parse(text []byte) (*Trace, error) {
-	if len(text) > MaxBytes {
-		return nil, fmt.Errorf("the trace is longer than %d KiB: give mem= instead", MaxBytes>>10)
+	if len(text) > maxBytes {
+		return nil, fmt.Errorf("the trace is longer than %d KiB: give mem= instead", maxBytes>>10)
 	}
 	p := parser{t: &Trace{}}
 	// Most traces unfold to some four times their bytes.
-	guess := min(4*len(text), MaxEvents)
+	guess := min(4*len(text), maxEvents)
 	p.raw, p.alive, p.t.events = make([]token, 0, guess), make([]bool, 0, guess/2), make([]event, 0, guess)
 	seen := false
 	for rest := text; len(rest) > 0; {
@@ -146,7 +146,7 @@ func Parse(text []byte) (*Trace, error) {
 		}
 		if !seen {
 			if !bytes.Equal(line, []byte(magic+"1")) {
-				return nil, ErrVersion
+				return nil, errVersion
 			}
 			seen = true
 			continue
@@ -291,7 +291,7 @@ func (p *parser) size(word []byte) error {
 	if err != nil {
 		return fmt.Errorf("size %q: %w", note(word), err)
 	}
-	p.t.sizes = append(p.t.sizes, size{b, Class(class)})
+	p.t.sizes = append(p.t.sizes, size{b, purpose(class)})
 	return nil
 }
 
@@ -308,12 +308,12 @@ func (p *parser) convolution(word []byte) error {
 	return nil
 }
 
-func readConvolution(word []byte) (Convolution, bool) {
+func readConvolution(word []byte) (convolution, bool) {
 	f := bytes.Split(word, []byte{','})
 	if len(f) != 9 || len(f[8]) != 1 || f[8][0] != 'n' && f[8][0] != 't' {
-		return Convolution{}, false
+		return convolution{}, false
 	}
-	c := Convolution{Kernel: [3]int64{1, 1, 1}, Transposed: f[8][0] == 't'}
+	c := convolution{Kernel: [3]int64{1, 1, 1}, Transposed: f[8][0] == 't'}
 	var err [2]error
 	c.in, err[0] = amount(f[0])
 	c.out, err[1] = amount(f[1])
@@ -385,15 +385,15 @@ func (p *parser) events(text []byte) error {
 	return nil
 }
 
-var errEvents = fmt.Errorf("more than %d events: give mem= instead", MaxEvents)
+var errEvents = fmt.Errorf("more than %d events: give mem= instead", maxEvents)
 
 // copy repeats length tokens that began distance tokens ago; it may reach into
 // what it makes, as for a run of equal layers.
 func (p *parser) copy(distance, length int) error {
-	if len(p.t.events)+length > MaxEvents {
+	if len(p.t.events)+length > maxEvents {
 		return errEvents
 	}
-	if distance < 1 || distance > len(p.raw) || length < 1 || length > MaxEvents {
+	if distance < 1 || distance > len(p.raw) || length < 1 || length > maxEvents {
 		return fmt.Errorf("a copy from %d back of %d tokens, where there are %d", distance, length, len(p.raw))
 	}
 	for range length {
@@ -407,7 +407,7 @@ func (p *parser) copy(distance, length int) error {
 // event adds a token; it names only what there is.
 func (p *parser) event(k token) error {
 	t := p.t
-	if len(t.events) == MaxEvents {
+	if len(t.events) == maxEvents {
 		return errEvents
 	}
 	p.raw = append(p.raw, k)

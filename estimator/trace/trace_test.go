@@ -73,7 +73,7 @@ func TestEvents(t *testing.T) {
 
 func TestConvolution(t *testing.T) {
 	tr := mustParse(t, "carma-trace 1\ns a4\nc 800:400,1600:800,64,3,7x5,1,2,4,t\ne +0f0\nend\n")
-	want := Convolution{
+	want := convolution{
 		in: pair{800, 400}, out: pair{1600, 800}, OutChannels: 64, InChannels: 3, Kernel: [3]int64{7, 5, 1}, Dims: 2,
 		Groups: 1, Stride: 2, ElemBytes: 4, Transposed: true,
 	}
@@ -116,14 +116,14 @@ func TestParseErrors(t *testing.T) {
 		{body("s a9999999999999"), "more than there can be"},
 		{body("c 1,2"), `"1,2" is not a convolution`},
 		{body("segments odd"), "segments are expandable"},
-		{"carma-trace 1\n" + strings.Repeat(" ", MaxBytes), "longer than 256 KiB"},
+		{"carma-trace 1\n" + strings.Repeat(" ", maxBytes), "longer than 256 KiB"},
 	} {
 		_, err := Parse([]byte(c.text))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.60q: %v, want %s", c.text, err, c.want)
 		}
 	}
-	if _, err := Parse([]byte("carma-trace 2\n")); !errors.Is(err, ErrVersion) {
+	if _, err := Parse([]byte("carma-trace 2\n")); !errors.Is(err, errVersion) {
 		t.Error(err)
 	}
 }
@@ -160,7 +160,7 @@ func TestReplay(t *testing.T) {
 	}
 	// The first matrix product takes cuBLAS' workspace for good.
 	r = tr.Replay(Options{CuBLAS: 12 * mib})
-	if r.Reserved != 52*mib || r.Peak != 40*mib || r.Parts[Workspace] != 12*mib {
+	if r.Reserved != 52*mib || r.Peak != 40*mib || r.Parts[workspace] != 12*mib {
 		t.Errorf("with cuBLAS: %+v", r)
 	}
 }
@@ -253,8 +253,8 @@ func dense() map[string][]byte {
 		"sawtooth":     []byte(head + "\ne " + comb(8000) + "\nend\n"),
 		"convolutions": []byte("carma-trace 1\ns a1\nc" + convolutions.String() + "\ne +0f0d1w2=3,60000\nend\n"),
 		"unseen":       []byte("carma-trace 1\n" + strings.Repeat("unseen x\n", 20000)),
-		"blank":        bytes.Repeat([]byte("\n"), MaxBytes),
-		"nothing":      append([]byte("carma-trace 1\n"), bytes.Repeat([]byte("\n"), MaxBytes-20)...),
+		"blank":        bytes.Repeat([]byte("\n"), maxBytes),
+		"nothing":      append([]byte("carma-trace 1\n"), bytes.Repeat([]byte("\n"), maxBytes-20)...),
 	}
 }
 
@@ -275,7 +275,7 @@ func comb(n int) string {
 // Nothing makes more work than is allowed, however it is written.
 func TestDense(t *testing.T) {
 	for name, text := range dense() {
-		if len(text) > MaxBytes {
+		if len(text) > maxBytes {
 			t.Errorf("%s: %d bytes", name, len(text))
 		}
 		tr, err := Parse(text)

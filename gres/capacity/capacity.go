@@ -77,8 +77,8 @@ func Gives(gpus []Offer, together [][]int) Given {
 	return given
 }
 
-// Counts are these results by their keys in the node's Extra.
-func Counts(gpus []Offer, together [][]int, tags extra.Tags) map[string]int64 {
+// keyed are the results of Gives by their keys in the node's Extra.
+func keyed(gpus []Offer, together [][]int, tags extra.Tags) map[string]int64 {
 	counts, given := map[string]int64{}, Gives(gpus, together)
 	for k, mib := range given.Anybody {
 		counts[extra.Key(k+1)] = mib

@@ -71,12 +71,12 @@ func TestCounts(t *testing.T) {
 			and(any(0, 0), userCount{1, "1003", 90}, userCount{2, "1003", 90})},
 		{[]Offer{{0, 1003, true, 2}, {0, 1003, true, 2}}, [][]int{{0, 1}}, any(0, 0)}, // not offered yet
 	} {
-		if got := Counts(c.gpus, c.together, extra.Tags{}); !maps.Equal(got, c.want) {
+		if got := keyed(c.gpus, c.together, extra.Tags{}); !maps.Equal(got, c.want) {
 			t.Errorf("Counts(%v) = %v, want %v", c.gpus, got, c.want)
 		}
 	}
 	tags := extra.Tags{Secret: []byte("0123456789abcdef")}
-	if got := Counts([]Offer{{20, 1003, true, 0}}, nil, tags); len(got) != 2 ||
+	if got := keyed([]Offer{{20, 1003, true, 0}}, nil, tags); len(got) != 2 ||
 		got[extra.UserKey(1, tags.Of(1003))] != 20 {
 		t.Errorf("with a secret: %v", got)
 	}

@@ -240,7 +240,7 @@ func (p *Publisher) countsOf(s lease.Snapshot) (map[string]int64, error) {
 	}
 	isWhole := p.willBeWhole(s) // old readings pass, and a Prolog returns such a job
 	s = p.withoutStale(s)
-	counts := Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds), tags)
+	counts := keyed(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds), tags)
 	if counts[extra.All] = 0; isWhole {
 		counts[extra.All] = int64(len(s.Readings))
 	}

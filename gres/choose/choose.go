@@ -251,7 +251,7 @@ func GPUs(p Policy, in Input) Decision {
 		why := s.refuses(&in.Request, &in.Thresholds)
 		if why.code == 0 && !s.idle() {
 			if why = s.refusedBy(p, in.Thresholds.Streams); why.code == 0 {
-				demand, known := Activity(in.Request.SMActPct, 0)
+				demand, known := activity(in.Request.SMActPct, 0)
 				why = s.slows(&in, newcomer{demand, s.joins(&in)}, known)
 			}
 		}

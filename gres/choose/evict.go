@@ -72,7 +72,7 @@ func evictions(
 	s := &statesOf(buf[:], &one)[0]
 	alone := r.Exclusive || p == policy.Exclusive || r.GPUs > 1 // a daemon of several comes up on GPUs without jobs
 	others := t.CrossUser && p != policy.Carma
-	demand, known := Activity(r.SMActPct, 0)
+	demand, known := activity(r.SMActPct, 0)
 	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients ||
 		s.slows(in, newcomer{demand, s.joins(in)}, known).code != 0
 	freeMiB := s.freeMiB()

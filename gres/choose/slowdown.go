@@ -24,9 +24,9 @@ func BoundOf(site, own float64) float64 {
 	return max(site, own)
 }
 
-// Activity returns the SM activity of a job when alone as the law takes it, 0 to 1, and
+// activity returns the SM activity of a job when alone as the law takes it, 0 to 1, and
 // whether the activity is known.
-func Activity(expectedPct, alonePct float64) (share float64, known bool) {
+func activity(expectedPct, alonePct float64) (share float64, known bool) {
 	pct := max(expectedPct, alonePct)
 	if !(pct > 0) {
 		return 1, false
@@ -106,7 +106,7 @@ func members(list []Slowdown, c []interference.Client, r *gres.Reading, leases [
 }
 
 func clientOf(l *gres.Lease, server int32) interference.Client {
-	u, _ := Activity(l.SMActPct, l.AlonePct)
+	u, _ := activity(l.SMActPct, l.AlonePct)
 	return interference.Client{Demand: u, DRAM: min(l.AloneDRAMPct/100, 1), Server: server}
 }
 
@@ -177,6 +177,6 @@ func slowsBeside(in *Input, r *gres.Reading, stay []*gres.Lease) bool {
 	}
 	var buf [1]state
 	s := &statesOf(buf[:], &one)[0]
-	demand, known := Activity(in.Request.SMActPct, 0)
+	demand, known := activity(in.Request.SMActPct, 0)
 	return s.slows(&one, newcomer{demand, s.joins(&one)}, known).code != 0
 }

@@ -87,20 +87,19 @@ func Text(n status.Node, ended *Ended) string {
 	return b.String() + ended.text(n.Name)
 }
 
-// WriteText writes the node into the file at path, as a whole for those who read it.
-func WriteText(path string, n status.Node, ended *Ended) error {
+// writeText writes the node into the file at path, at once for readers.
+func writeText(path string, n status.Node, ended *Ended) error {
 	if err := file.Replace(path, []byte(Text(n, ended)), 0o644); err != nil {
 		return fmt.Errorf("export metrics: %w", err)
 	}
 	return nil
 }
 
-// WriteJobs writes a file for each GPU into dir, named by its index, with the
+// writeJobs writes a file for each GPU into dir, named by its index, with the
 // ids of its jobs, one a line: dcgm-exporter reads the files with
-// --hpc-job-mapping-dir. A MIG instance is left out: NVML does not tell the
-// number that DCGM gives the instance. Files that would not change are not
-// written.
-func WriteJobs(dir string, readings []gres.Reading, leases []gres.Lease) error {
+// --hpc-job-mapping-dir. A MIG instance is left out: NVML does not tell DCGM's
+// number of the instance. Unchanged files are not written.
+func writeJobs(dir string, readings []gres.Reading, leases []gres.Lease) error {
 	for _, r := range readings {
 		if r.MIG {
 			continue

@@ -41,7 +41,7 @@ func TestText(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "carma.prom")
 	for range 2 { // the second in place of the first
-		if err := WriteText(path, n, &ended); err != nil {
+		if err := writeText(path, n, &ended); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestText(t *testing.T) {
 	if i, err := os.Stat(path); err != nil || i.Mode() != 0o644 {
 		t.Errorf("%v, %v", i.Mode(), err)
 	}
-	if err := WriteText("/nonexistent/carma.prom", n, &ended); err == nil {
+	if err := writeText("/nonexistent/carma.prom", n, &ended); err == nil {
 		t.Error("no directory: no error")
 	}
 }
@@ -103,20 +103,20 @@ func TestWriteJobs(t *testing.T) {
 			map[string]string{"0": "7\n12\n", "1": "7\n"}},
 		{[]gres.Lease{held("a", 12)}, map[string]string{"0": "12\n", "1": ""}},
 	} {
-		if err := WriteJobs(dir, readings, c.leases); err != nil {
+		if err := writeJobs(dir, readings, c.leases); err != nil {
 			t.Fatal(err)
 		}
 		check(c.want)
 	}
 	// What stands there already is not written again.
 	before, _ := os.Stat(filepath.Join(dir, "0"))
-	if err := WriteJobs(dir, readings, []gres.Lease{held("a", 12)}); err != nil {
+	if err := writeJobs(dir, readings, []gres.Lease{held("a", 12)}); err != nil {
 		t.Fatal(err)
 	}
 	if after, _ := os.Stat(filepath.Join(dir, "0")); !os.SameFile(before, after) {
 		t.Error("written again")
 	}
-	if err := WriteJobs("/nonexistent", readings, []gres.Lease{held("a", 12)}); err == nil {
+	if err := writeJobs("/nonexistent", readings, []gres.Lease{held("a", 12)}); err == nil {
 		t.Error("no directory: no error")
 	}
 }

@@ -28,11 +28,11 @@ type Files struct {
 func (f *Files) Write(readings []gres.Reading, leases []gres.Lease, node func() status.Node) error {
 	var err1, err2 error
 	if f.DCGMJobDir != "" {
-		err1 = WriteJobs(f.DCGMJobDir, readings, leases)
+		err1 = writeJobs(f.DCGMJobDir, readings, leases)
 	}
 	if f.Textfile != "" && time.Since(f.written) >= textfileEvery {
 		f.written = time.Now()
-		err2 = WriteText(f.Textfile, node(), f.Ended)
+		err2 = writeText(f.Textfile, node(), f.Ended)
 	}
 	return errors.Join(err1, err2)
 }

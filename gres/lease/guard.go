@@ -25,13 +25,13 @@ type Hold struct {
 	Offered time.Duration // for how long it is offered
 }
 
-// ErrEnoughHeld means that GPUs are kept for other jobs of the user, so many that the
-// other users of the node would have to wait for GPUs.
-var ErrEnoughHeld = errors.New("enough GPUs of this node are held for other jobs of its user")
+// errEnoughHeld means: GPUs are kept for other jobs of the user, so many that the other
+// users of the node would have to wait for GPUs.
+var errEnoughHeld = errors.New("enough GPUs of this node are held for other jobs of its user")
 
 // Hold keeps GPUs for a user's job, which wants so many GPUs of a node and needs so
 // many MiB of each, 0 for all, and for nobody else, until the job starts here or the
-// hold is dropped. GPUs kept for another job stay so. The error is ErrEnoughHeld if
+// hold is dropped. GPUs kept for another job stay so. The error is errEnoughHeld if
 // the user has other holds, and with them more than half of the GPUs would be held.
 func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
@@ -41,7 +41,7 @@ func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64,
 			return fmt.Errorf("read holds: %w", err)
 		}
 		if others > 0 && 2*(others+len(uuids)) > all {
-			return ErrEnoughHeld
+			return errEnoughHeld
 		}
 		for _, uuid := range uuids {
 			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, uid, gpus, mib, at_ns) VALUES (?,?,?,?,?,?)", uuid,

@@ -28,7 +28,7 @@ func TestHoldsOfOneUser(t *testing.T) {
 		{10, 2000, []string{"GPU-2", "GPU-3"}, false},
 		{11, 2000, []string{"GPU-2"}, true},
 	} {
-		if err := b.Hold(ctx, c.job, c.uid, len(c.uuids), 0, c.uuids); errors.Is(err, ErrEnoughHeld) != c.refused ||
+		if err := b.Hold(ctx, c.job, c.uid, len(c.uuids), 0, c.uuids); errors.Is(err, errEnoughHeld) != c.refused ||
 			err != nil && !c.refused {
 			t.Errorf("job %d of %d, %v: %v", c.job, c.uid, c.uuids, err)
 		}

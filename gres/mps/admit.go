@@ -113,7 +113,7 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 		switch {
 		case others >= 0: // no client of this user would be served
 		case mine != "":
-			status, err := c.Do(ctx, d, "get_server_status "+mine)
+			status, err := c.do(ctx, d, "get_server_status "+mine)
 			if err != nil && !gone(err) {
 				return err
 			}
@@ -122,7 +122,7 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 			}
 			seen = 0
 		case !asked:
-			if _, err := c.Do(ctx, d, fmt.Sprintf("start_server -uid %d", uid)); err != nil {
+			if _, err := c.do(ctx, d, fmt.Sprintf("start_server -uid %d", uid)); err != nil {
 				return err
 			}
 			asked = true

@@ -285,7 +285,7 @@ func TestMPSKilledContract(t *testing.T) {
 			t.Error("a stranger's lock is taken for a daemon")
 		}
 		must(t, c.keep(t, gres.Nobody))
-		if _, err := c.Do(t.Context(), "GPU-1", "get_server_list"); err != nil || c.pid() == 0 {
+		if _, err := c.do(t.Context(), "GPU-1", "get_server_list"); err != nil || c.pid() == 0 {
 			t.Errorf("started again: process %d, %v", c.pid(), err)
 		}
 		if os.Geteuid() == 0 && !reaches(t, c.Control, "GPU-1", otherUID) {
@@ -329,7 +329,7 @@ func TestMPSRefusalsContract(t *testing.T) {
 		must(t, c.keep(t, gres.Nobody))
 		for _, command := range []string{"frobnicate", "get_server_status 1", "get_server_status", "get_client_list 1",
 			"terminate_client 1 2", "start_server"} {
-			if text, err := c.Do(t.Context(), "GPU-1", command); err == nil {
+			if text, err := c.do(t.Context(), "GPU-1", command); err == nil {
 				t.Errorf("%s: %q", command, text)
 			}
 		}
@@ -347,7 +347,7 @@ func TestMPSOldContract(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			simulate(t, c)
-			if err := c.keep(t, gres.Nobody); !errors.Is(err, ErrOld) || Listens(c.RunDir, "GPU-1") {
+			if err := c.keep(t, gres.Nobody); !errors.Is(err, errOld) || Listens(c.RunDir, "GPU-1") {
 				t.Errorf("%v, and it listens: %v", err, Listens(c.RunDir, "GPU-1"))
 			}
 		})

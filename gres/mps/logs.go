@@ -22,9 +22,8 @@ import (
 // does: a user who connects in a loop, or writes into the FIFO of the servers, fills
 // them.
 const (
-	MaxLogsMiB = 16 // of one daemon
-	maxLog     = 7 << 20
-	keptOfLog  = 1 << 20 // of an emptied log, as NAME.old
+	maxLog    = 7 << 20
+	keptOfLog = 1 << 20 // of an emptied log, as NAME.old
 )
 
 // keepLogs is how long the logs of a daemon that has ended are kept.

@@ -75,7 +75,7 @@ func TestBoundLogs(t *testing.T) {
 			if err := c.BoundLogs(); err != nil {
 				t.Fatal(err)
 			}
-			if got := usage(t, dir); got > MaxLogsMiB<<20 {
+			if got := usage(t, dir); got > 16<<20 {
 				t.Fatalf("%s: %d MiB", open, got>>20)
 			}
 		}

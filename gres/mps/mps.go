@@ -88,9 +88,9 @@ func (c Control) env(d gres.Daemon) []string {
 	return env
 }
 
-// ErrOld means that a daemon is older than 550: any user may change its settings, and
-// it does not tell when a server has faulted.
-var ErrOld = errors.New("it is older than driver 550, which CARMA needs for MPS")
+// errOld: a daemon is older than 550. Any user may change its settings, and the daemon
+// does not tell of a server's fault.
+var errOld = errors.New("it is older than driver 550, which CARMA needs for MPS")
 
 // start starts a daemon for the rest of a tenure, or one that no user has reached yet.
 func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
@@ -123,8 +123,8 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 	}
 	old := false
 	if err == nil {
-		// There is no command for the version; 535 does not know this one.
-		_, asked := c.Do(ctx, d, "get_server_status 0")
+		// There is no command for the version; 535 does not know get_server_status.
+		_, asked := c.do(ctx, d, "get_server_status 0")
 		old = unknown(asked)
 	}
 	if err == nil && !old {
@@ -135,7 +135,7 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 		err = t.write(dir)
 	}
 	if err == nil && old {
-		err = errors.Join(ErrOld, c.end(ctx, d, func() (bool, error) { return false, nil }))
+		err = errors.Join(errOld, c.end(ctx, d, func() (bool, error) { return false, nil }))
 	}
 	return err
 }
@@ -197,7 +197,7 @@ func (c Control) Faulted(ctx context.Context, d gres.Daemon) (bool, error) {
 		return false, err
 	}
 	for _, server := range servers {
-		status, err := c.Do(ctx, d, fmt.Sprintf("get_server_status %d", server))
+		status, err := c.do(ctx, d, fmt.Sprintf("get_server_status %d", server))
 		if gone(err) {
 			continue
 		}
@@ -219,7 +219,7 @@ func (c Control) Terminate(ctx context.Context, d gres.Daemon, pid int) error {
 		return err
 	}
 	for _, server := range servers {
-		clients, err := c.Do(ctx, d, fmt.Sprintf("get_client_list %d", server))
+		clients, err := c.do(ctx, d, fmt.Sprintf("get_client_list %d", server))
 		if gone(err) {
 			continue
 		}
@@ -227,7 +227,7 @@ func (c Control) Terminate(ctx context.Context, d gres.Daemon, pid int) error {
 			return err
 		}
 		if slices.Contains(strings.Fields(clients), strconv.Itoa(pid)) {
-			said, err := c.Do(ctx, d, fmt.Sprintf("terminate_client %d %d", server, pid))
+			said, err := c.do(ctx, d, fmt.Sprintf("terminate_client %d %d", server, pid))
 			if err == nil && said != "" && said != "0" { // 1 after a refusal (535 and 550)
 				err = fmt.Errorf("MPS daemon of GPU %s: terminate_client: %.100s", d, said)
 			}
@@ -243,7 +243,7 @@ func (c Control) servers(ctx context.Context, d gres.Daemon) ([]int, error) {
 
 // pids runs a command whose answer is a list of processes.
 func (c Control) pids(ctx context.Context, d gres.Daemon, command string) ([]int, error) {
-	list, err := c.Do(ctx, d, command)
+	list, err := c.do(ctx, d, command)
 	if err != nil {
 		return nil, err
 	}
@@ -310,8 +310,8 @@ func gone(err error) bool {
 	return errors.As(err, &r) && strings.HasPrefix(string(r), serverNotFound)
 }
 
-// Do sends a command to the daemon and returns the answer.
-func (c Control) Do(ctx context.Context, d gres.Daemon, command string) (string, error) {
+// do sends a command to the daemon and returns the answer.
+func (c Control) do(ctx context.Context, d gres.Daemon, command string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Program)
 	cmd.Env = c.env(d)
 	cmd.Dir = "/"

@@ -42,7 +42,7 @@ func TestDoTellsWhatTheDaemonSaid(t *testing.T) {
 		"echo No daemon >&2; exit 1": "MPS daemon of GPU GPU-1: frobnicate: exit status 1: No daemon",
 	} {
 		c := program(t, body)
-		if _, err := c.Do(t.Context(), "GPU-1", "frobnicate"); err == nil || err.Error() != want {
+		if _, err := c.do(t.Context(), "GPU-1", "frobnicate"); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

@@ -59,8 +59,8 @@ func (t tenure) write(pipeDir string) error {
 	return file.Replace(tenureFile(pipeDir), text, 0o600)
 }
 
-// ErrOpen says that a file system knows no ACLs: everybody can reach daemons there.
-var ErrOpen = errors.New("the file system of the run directory has no ACLs: every user can reach the MPS daemons")
+// errOpen says that a file system knows no ACLs: everybody can reach daemons there.
+var errOpen = errors.New("the file system of the run directory has no ACLs: every user can reach the MPS daemons")
 
 // The user's directory is root's: nobody else makes or removes a name there. The server runs as the user
 // and needs no more than the clients need: to reach "control" and "log".
@@ -89,7 +89,7 @@ func (c Control) Restricted() error {
 		err = accesslist.Set(dir, rootMay, userMay, 0)
 	}
 	if errors.Is(err, unix.ENOTSUP) {
-		return ErrOpen
+		return errOpen
 	}
 	return err
 }

@@ -96,7 +96,7 @@ func TestMPSNextUserContract(t *testing.T) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if _, err := c.Do(ctx, "GPU-1", "get_server_list"); err != nil {
+			if _, err := c.do(ctx, "GPU-1", "get_server_list"); err != nil {
 				t.Errorf("%s: %v", after, err)
 			}
 		}

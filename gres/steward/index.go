@@ -294,7 +294,7 @@ func (x *index) soonest(j *schedule.Job) string {
 
 // skipped are the nodes where a job gets no hold for a while.
 func (x *index) skipped(j *schedule.Job) []uint16 {
-	_, nodes := x.in.Vains.Rests(j, x.in.Now)
+	_, nodes := x.in.Vains.rests(j, x.in.Now)
 	return nodes
 }
 

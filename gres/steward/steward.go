@@ -31,7 +31,7 @@ type Hold struct {
 
 	// Preempts is the tag (extra.Tags) of the user of a job sent to the node, where the job may preempt
 	// others: the node keeps nothing for the job, and Extra has a count of MiB for GPUs of the user
-	// (PreemptKey).
+	// (preemptKey).
 	Preempts string
 }
 
@@ -78,9 +78,9 @@ func isTag(s string) bool {
 	}) < 0
 }
 
-// PreemptKey is the key of the count that stands in Extra while a job is sent to the node to preempt
-// others; empty: there is none.
-func (h Hold) PreemptKey() string {
+// preemptKey is the key of the count in Extra while a job is sent to the node to preempt others; empty:
+// there is none.
+func (h Hold) preemptKey() string {
 	if h.Preempts == "" {
 		return ""
 	}
@@ -98,20 +98,20 @@ func SetWords(text string, words map[string]string) (_ string, err error) {
 		}
 	}
 	after, _ := HoldIn(text)
-	if before.PreemptKey() == after.PreemptKey() && before.MiB == after.MiB {
+	if before.preemptKey() == after.preemptKey() && before.MiB == after.MiB {
 		return text, nil
 	}
 	counts, err := extra.Counts(text)
 	if err != nil {
 		return "", err
 	}
-	delete(counts, before.PreemptKey())
+	delete(counts, before.preemptKey())
 	return extra.SetCounts(text, after.With(counts))
 }
 
 // With adds the count of a job sent to preempt others.
 func (h Hold) With(counts map[string]int64) map[string]int64 {
-	if key := h.PreemptKey(); key != "" {
+	if key := h.preemptKey(); key != "" {
 		counts = maps.Clone(counts)
 		counts[key] = max(counts[key], h.MiB)
 	}
@@ -179,7 +179,7 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 		j := &in.Queue[i]
 		x.looks++
 		if !served[j.UID] && in.Now.Sub(j.Eligible) >= in.After && x.waits(j) && (x.large(j) || x.passed(j)) {
-			if all, _ := in.Vains.Rests(j, in.Now); !all {
+			if all, _ := in.Vains.rests(j, in.Now); !all {
 				waiting = append(waiting, j)
 			}
 		}

@@ -165,8 +165,8 @@ func requestOf(j *schedule.Job) uint32 {
 	return h.Sum32()
 }
 
-// Rests tells whether a job is to get no hold yet at all, or else on which nodes.
-func (v Vains) Rests(j *schedule.Job, now time.Time) (all bool, nodes []uint16) {
+// rests tells whether a job is to get no hold yet at all, or else on which nodes.
+func (v Vains) rests(j *schedule.Job, now time.Time) (all bool, nodes []uint16) {
 	known, ok := v[cmp.Or(j.ArrayJobID, j.ID)]
 	if !ok || known.request != requestOf(j) || !now.Before(known.until()) {
 		return false, nil

@@ -24,7 +24,7 @@ func vainExtra(h Hold) string { return fmt.Sprintf(`{"carmavain":%q}`, VainWord(
 
 // restsOn tells whether a job is to get no hold on a node.
 func restsOn(v Vains, node string, j *schedule.Job, at time.Time) bool {
-	all, nodes := v.Rests(j, at)
+	all, nodes := v.rests(j, at)
 	return all || slices.Contains(nodes, hashOf(node))
 }
 

@@ -13,19 +13,19 @@ import (
 // Statistic makes one figure of a window.
 type Statistic string
 
-// The statistics. Risk is the weighted score of the authors' second system:
+// The statistics. risk is the weighted score of the authors' second system:
 // 0.2 mean + 0.2 median + 0.3 95th percentile + 0.1 50th percentile + 0.2 EMA.
 const (
-	Mean   Statistic = "mean"
-	Median Statistic = "median"
-	P95    Statistic = "p95"
-	EMA    Statistic = "ema"
-	Risk   Statistic = "risk"
+	mean   Statistic = "mean"
+	median Statistic = "median"
+	p95    Statistic = "p95"
+	ema    Statistic = "ema"
+	risk   Statistic = "risk"
 )
 
 // Statistics lists their names.
 func Statistics() []string {
-	return []string{string(Mean), string(Median), string(P95), string(EMA), string(Risk)}
+	return []string{string(mean), string(median), string(p95), string(ema), string(risk)}
 }
 
 // point is one interval between two samples.
@@ -75,13 +75,13 @@ func (w *Window) Value(now time.Duration, s Statistic) float64 {
 		return math.NaN()
 	}
 	switch s {
-	case Median:
+	case median:
 		return w.percentile(0.5)
-	case P95:
+	case p95:
 		return w.percentile(0.95)
-	case EMA:
+	case ema:
 		return w.ema()
-	case Risk:
+	case risk:
 		return 0.2*w.mean(now) + 0.3*w.percentile(0.5) + 0.3*w.percentile(0.95) + 0.2*w.ema()
 	}
 	return w.mean(now)

@@ -12,7 +12,7 @@ const s = time.Second
 
 func TestMean(t *testing.T) {
 	w := New(60 * s)
-	if !math.IsNaN(w.Value(0, Mean)) {
+	if !math.IsNaN(w.Value(0, mean)) {
 		t.Error("an empty window has a mean")
 	}
 	for i := 1; i <= 120; i++ { // a minute at 20 %, then a minute at 90 %
@@ -26,7 +26,7 @@ func TestMean(t *testing.T) {
 		at   time.Duration
 		want float64
 	}{{120 * s, 90}, {150 * s, 90}, {180 * s, math.NaN()}} {
-		if got := w.Value(c.at, Mean); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
+		if got := w.Value(c.at, mean); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
 			t.Errorf("at %s: %v, want %v", c.at, got, c.want)
 		}
 	}
@@ -38,7 +38,7 @@ func TestMeanCountsThePartInside(t *testing.T) {
 	w.Add(14*s, 6*s, 0)        // all of it
 	w.Add(14*s, 0, 77)         // no time has passed
 	w.Add(14*s, s, math.NaN()) // not measured
-	if got := w.Value(14*s, Mean); got != 40 {
+	if got := w.Value(14*s, mean); got != 40 {
 		t.Errorf("got %v, want 40", got)
 	}
 }
@@ -47,7 +47,7 @@ func TestAddBoundsPct(t *testing.T) {
 	w := New(10 * s)
 	w.Add(s, s, 250)
 	w.Add(2*s, s, -50)
-	if got := w.Value(2*s, Mean); got != 50 {
+	if got := w.Value(2*s, mean); got != 50 {
 		t.Errorf("got %v, want 50", got)
 	}
 }
@@ -58,12 +58,12 @@ func TestStatistics(t *testing.T) {
 		w.Add(time.Duration(i)*s, s, float64(5*i))
 	}
 	// EMA with alpha 2/21 over 5..100, computed apart from the code.
-	ema := 5.0
+	moving := 5.0
 	for i := 2; i <= 20; i++ {
-		ema = ema*(1-2.0/21) + 2.0/21*float64(5*i)
+		moving = moving*(1-2.0/21) + 2.0/21*float64(5*i)
 	}
 	for stat, want := range map[Statistic]float64{
-		Mean: 52.5, Median: 50, P95: 95, EMA: ema, Risk: 0.2*52.5 + 0.2*50 + 0.3*95 + 0.1*50 + 0.2*ema,
+		mean: 52.5, median: 50, p95: 95, ema: moving, risk: 0.2*52.5 + 0.2*50 + 0.3*95 + 0.1*50 + 0.2*moving,
 	} {
 		if got := w.Value(20*s, stat); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s: got %v, want %v", stat, got, want)

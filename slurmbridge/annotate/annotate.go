@@ -27,9 +27,9 @@ const NoVal = 0xfffffffe
 // ArgEnd ends an argument (CARMA_ARG_END of libcarma/carma.h).
 const ArgEnd = "\x1f"
 
-// NoValues stands for the values of variables where a job comes without an environment, as of srun and salloc
+// noValues stands for the values of variables where a job comes without an environment, as of srun and salloc
 // (CARMA_NO_VALUES).
-const NoValues = "-"
+const noValues = "-"
 
 // Job is a request as slurmctld holds it before scheduling (job_desc_msg_t).
 type Job struct {
@@ -38,7 +38,7 @@ type Job struct {
 	Script    []byte // nil for salloc, srun and all but the first het component
 	Option    string // --carma, which wins over the script
 	Variable  string // CARMA in the environment, which --carma wins over
-	Values    string // of the variables of vars=, as NAME=VALUE, each ended by ArgEnd; empty: not asked for; or NoValues
+	Values    string // of the variables of vars=, as NAME=VALUE, each ended by ArgEnd; empty: not asked for; or noValues
 	Partition string // as asked, several with commas; empty: the cluster's default
 	TRES      TRES
 	MinNodes  uint32
@@ -204,7 +204,7 @@ func (j Job) key(d *directive.Directive, gpus int, fullMiB int64) history.Key {
 	ask := history.Ask{UID: j.UID, Name: d.Job, Script: j.Script, Args: j.Args,
 		Keys: directive.Spaced(cmp.Or(j.Option, j.Variable)), GPUs: gpus, FullMiB: fullMiB}
 	if len(d.Vars) > 0 {
-		if j.Values == NoValues { // small and large would be one run
+		if j.Values == noValues { // small and large would be one run
 			return 0
 		}
 		ask.Vars = j.Values
@@ -214,7 +214,7 @@ func (j Job) key(d *directive.Directive, gpus int, fullMiB int64) history.Key {
 
 // whyUnknown says why the job has no key.
 func (j Job) whyUnknown(d *directive.Directive) string {
-	if len(d.Vars) > 0 && j.Values == NoValues {
+	if len(d.Vars) > 0 && j.Values == noValues {
 		return "nothing is learned: vars= is for sbatch; name each run of srun and salloc with job= alone"
 	}
 	return "nothing is learned of a job without a script, or with a very long one: name it with job="

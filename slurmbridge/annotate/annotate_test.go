@@ -86,11 +86,11 @@ func TestAnnotateOption(t *testing.T) {
 	for values, c := range map[string]struct {
 		wants  int
 		learns bool
-	}{"": {2, false}, "A=1\x1fB=\x1f": {0, true}, NoValues: {0, false}} {
+	}{"": {2, false}, "A=1\x1fB=\x1f": {0, true}, noValues: {0, false}} {
 		j.Option, j.Values = "on,job=a,vars=B,A", values
 		a, err := s.Annotate(j)
 		if err != nil || len(a.Wants) != c.wants || a.Learn != c.learns || (a.Key != 0) != c.learns ||
-			strings.Contains(a.Note, "vars= is for sbatch") != (values == NoValues) {
+			strings.Contains(a.Note, "vars= is for sbatch") != (values == noValues) {
 			t.Errorf("values %q: wants %q, learns %v by %v, %q, %v", values, a.Wants, a.Learn, a.Key, a.Note, err)
 		}
 	}

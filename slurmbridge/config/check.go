@@ -19,8 +19,8 @@ import (
 // Statistics are the names that smact.statistic may have (package window).
 var Statistics = []string{"mean", "median", "p95", "ema", "risk"}
 
-// Estimators are the names that submit.estimator may have.
-var Estimators = append(method.Names(), method.None)
+// estimators are the names that submit.estimator may have.
+var estimators = append(method.Names(), method.None)
 
 // check returns the first value that makes no sense, keys in file order.
 func (c *Config) check() *KeyError {
@@ -153,7 +153,7 @@ func (c *Config) checkWords() *KeyError {
 	}{
 		{"mode", c.Mode, []string{ModeShare, ModeObserve}},
 		{"submit.on_bad_directive", c.Submit.OnBadDirective, []string{"reject", "ignore"}},
-		{"submit.estimator", c.Submit.Estimator, Estimators},
+		{"submit.estimator", c.Submit.Estimator, estimators},
 		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},
 		{"smact.statistic", c.SMAct.Statistic, Statistics},
 		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},

@@ -104,7 +104,7 @@ func TestParseErrors(t *testing.T) {
 		{"[placement]\nmargin_mib = -1\n", "line 2: placement.margin_mib: must not be negative"},
 		{"[placement]\ncross_user = \"maybe\"\n", "line 2: placement.cross_user: \"maybe\" is not one of"},
 		{"[submit]\nestimator = \"guess\"\n", "line 2: submit.estimator: \"guess\" is not one of " +
-			strings.Join(Estimators, ", ")},
+			strings.Join(estimators, ", ")},
 		{partitions + "directive = \"mem=9G batch\"\n",
 			"line 5: partition.gpu.directive: batch: needs a value; write batch=32"},
 		{partitions + "directive = \"mem=50G\"\n", "line 5: partition.gpu.directive: mem is more than gpu_mem_mib"},

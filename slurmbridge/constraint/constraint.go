@@ -27,8 +27,8 @@ type term struct {
 	some    bool // on some of the job's nodes alone (*N)
 }
 
-// ErrSyntax means that a text is no constraint.
-var ErrSyntax = errors.New("not a constraint")
+// errSyntax means that a text is no constraint.
+var errSyntax = errors.New("not a constraint")
 
 // Parse reads a constraint.
 func Parse(text string) (Expr, error) {
@@ -38,7 +38,7 @@ func Parse(text string) (Expr, error) {
 	}
 	e, err := p.group(false)
 	if err == nil && p.rest != "" {
-		err = ErrSyntax
+		err = errSyntax
 	}
 	if err != nil {
 		return Expr{}, fmt.Errorf("read %.50q: %w", text, err)
@@ -58,7 +58,7 @@ const deepest = 4
 // or: each of the job's nodes needs to have one of the features.
 func (p *parser) group(brackets bool) (e Expr, err error) {
 	if p.depth++; p.depth > deepest {
-		return e, ErrSyntax
+		return e, errSyntax
 	}
 	defer func() { p.depth-- }()
 	or := false
@@ -77,7 +77,7 @@ func (p *parser) group(brackets bool) (e Expr, err error) {
 		}
 		sign := p.take(1)
 		if !strings.Contains("&,|", sign) {
-			return e, ErrSyntax
+			return e, errSyntax
 		}
 		or = brackets || sign == "|"
 	}
@@ -85,7 +85,7 @@ func (p *parser) group(brackets bool) (e Expr, err error) {
 
 func (p *parser) term() (t term, err error) {
 	if p.rest == "" {
-		return t, ErrSyntax
+		return t, errSyntax
 	}
 	switch open := p.rest[0]; open {
 	case '(', '[':
@@ -94,7 +94,7 @@ func (p *parser) term() (t term, err error) {
 			return t, err
 		}
 		if closing := p.take(1); open == '(' && closing != ")" || open == '[' && closing != "]" {
-			return t, ErrSyntax
+			return t, errSyntax
 		}
 	default:
 		n := strings.IndexAny(p.rest, "&,|*()[]")
@@ -102,13 +102,13 @@ func (p *parser) term() (t term, err error) {
 			n = len(p.rest)
 		}
 		if t.feature = p.take(n); t.feature == "" {
-			return t, ErrSyntax
+			return t, errSyntax
 		}
 	}
 	if strings.HasPrefix(p.rest, "*") {
 		digits := len(p.rest) - len(strings.TrimLeft(p.rest[1:], "0123456789"))
 		if n, err := strconv.ParseUint(p.take(digits)[1:], 10, 31); err != nil || n == 0 {
-			return t, ErrSyntax
+			return t, errSyntax
 		}
 		t.some = true
 	}

@@ -53,7 +53,7 @@ func TestMay(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for _, text := range []string{"&a", "a&", "a||b", "(a", "a)", "[a", "a]", "(a]", "a*", "a*0", "a*x", "a(b)", "()",
 		"*2", "((((((a))))))"} {
-		if _, err := Parse(text); !errors.Is(err, ErrSyntax) {
+		if _, err := Parse(text); !errors.Is(err, errSyntax) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -21,12 +21,12 @@ import (
 // Limits of reading. A script may be 4 MiB (slurm.conf max_script_size); text
 // beyond these limits is refused, with the limit's name, instead of being read.
 const (
-	MaxLines       = 200     // #CARMA lines, without summary lines
-	MaxWordBytes   = 8 << 10 // of all of them: a word costs more than its bytes
+	maxLines       = 200     // #CARMA lines, without summary lines
+	maxWordBytes   = 8 << 10 // of all of them: a word costs more than its bytes
 	MaxSummary     = 1 << 20 // bytes of model summary
-	MaxHeader      = 2 << 20 // bytes of leading comment block
-	MaxHeaderLines = 1 << 15 // its lines; a line costs more than its bytes
-	MaxOption      = 1 << 10 // of --carma
+	maxHeader      = 2 << 20 // bytes of leading comment block
+	maxHeaderLines = 1 << 15 // its lines; a line costs more than its bytes
+	maxOption      = 1 << 10 // of --carma
 	maxErrorValue  = 40      // bytes of a user's value that an error repeats
 )
 
@@ -36,9 +36,9 @@ const maxKept = 256<<10 + 1
 
 // Messages for a script that is too long.
 var (
-	headerTooLong = fmt.Sprintf("the leading comment block is longer than %d MiB", MaxHeader>>20)
+	headerTooLong = fmt.Sprintf("the leading comment block is longer than %d MiB", maxHeader>>20)
 	headerTooTall = fmt.Sprintf("the leading comment block has more than %d lines; print less of the model or give mem=",
-		MaxHeaderLines)
+		maxHeaderLines)
 	summaryTooLong = fmt.Sprintf("the model summary is longer than %d MiB; give mem= instead", MaxSummary>>20)
 )
 
@@ -182,9 +182,9 @@ func Parse(script []byte) (Directive, error) {
 		var line []byte
 		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
 		n++
-		if len(script)-len(rest) > MaxHeader {
+		if len(script)-len(rest) > maxHeader {
 			return d, tooLong(d, n, headerTooLong)
-		} else if n > MaxHeaderLines {
+		} else if n > maxHeaderLines {
 			return d, tooLong(d, n, headerTooTall)
 		}
 		kind, text := Classify(line)
@@ -205,11 +205,11 @@ func Parse(script []byte) (Directive, error) {
 				d.Summary = append(d.Summary, text[:room]...)
 			}
 		case Keys:
-			if carmaLines++; carmaLines > MaxLines {
-				return d, &Error{n, "", fmt.Sprintf("more than %d #CARMA lines", MaxLines)}
+			if carmaLines++; carmaLines > maxLines {
+				return d, &Error{n, "", fmt.Sprintf("more than %d #CARMA lines", maxLines)}
 			}
-			if wordBytes += len(text); wordBytes > MaxWordBytes {
-				return d, &Error{n, "", fmt.Sprintf("the #CARMA lines are longer than %d KiB", MaxWordBytes>>10)}
+			if wordBytes += len(text); wordBytes > maxWordBytes {
+				return d, &Error{n, "", fmt.Sprintf("the #CARMA lines are longer than %d KiB", maxWordBytes>>10)}
 			}
 			d.Present = true
 			if err := d.parseLine(string(text), n); err != nil {
@@ -278,8 +278,8 @@ func Spaced(text string) string {
 // With returns what d says with the keys of another place (OfOption and so on) over it: each replaces the same
 // key of d. Between keys are blanks, as on a line, or commas. The error, if any, is an *Error.
 func (d Directive) With(text string, from int) (Directive, error) {
-	if len(text) > MaxOption {
-		return d, &Error{from, "", fmt.Sprintf("longer than %d bytes", MaxOption)}
+	if len(text) > maxOption {
+		return d, &Error{from, "", fmt.Sprintf("longer than %d bytes", maxOption)}
 	}
 	text = Spaced(text)
 	var over Directive

@@ -116,12 +116,12 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) +
 			"...: unknown key; known are " + keyList},
 		{strings.Repeat("#CARMA\n", 201), "line 201: more than 200 #CARMA lines"},
-		{"#CARMA input=" + strings.Repeat("x", MaxWordBytes), "line 1: the #CARMA lines are longer than 8 KiB"},
+		{"#CARMA input=" + strings.Repeat("x", maxWordBytes), "line 1: the #CARMA lines are longer than 8 KiB"},
 		{"#CARMA on\n" + strings.Repeat("#CARMA"+strings.Repeat(" ", 999)+"\n", 9),
 			"line 10: the #CARMA lines are longer than 8 KiB"},
 		{"#CARMA on\n" + strings.Repeat("#CARMA|"+strings.Repeat("x", 1023)+"\n", 1025),
 			"line 1026: the model summary is longer than 1 MiB; give mem= instead"},
-		{"#CARMA on\n" + strings.Repeat("#\n", MaxHeaderLines),
+		{"#CARMA on\n" + strings.Repeat("#\n", maxHeaderLines),
 			"line 32769: the leading comment block has more than 32768 lines; print less of the model or give mem="},
 		{"#CARMA on\n" + strings.Repeat("#"+strings.Repeat("x", 1023)+"\n", 2050),
 			"line 2047: the leading comment block is longer than 2 MiB"},
@@ -330,7 +330,7 @@ func TestLargeScripts(t *testing.T) {
 	if err != nil || len(d.Summary) != maxKept || d.Batch != 7 {
 		t.Errorf("%d bytes of summary, batch %d, %v", len(d.Summary), d.Batch, err)
 	}
-	if d, err := Parse([]byte(strings.Repeat("#\n", 2*MaxHeaderLines) + "#CARMA on\n")); err != nil || d.Present {
+	if d, err := Parse([]byte(strings.Repeat("#\n", 2*maxHeaderLines) + "#CARMA on\n")); err != nil || d.Present {
 		t.Errorf("%+v, %v", d, err)
 	}
 }

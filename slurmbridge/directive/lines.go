@@ -46,7 +46,7 @@ func Classify(line []byte) (Kind, []byte) {
 // *Error that says where it belongs; nil: there is none.
 func Unread(script []byte) *Error {
 	n := 0
-	for rest := script; len(rest) > 0 && n < MaxHeaderLines && len(script)-len(rest) < MaxHeader; {
+	for rest := script; len(rest) > 0 && n < maxHeaderLines && len(script)-len(rest) < maxHeader; {
 		line, after, _ := bytes.Cut(rest, []byte{'\n'})
 		kind, _ := Classify(line)
 		if kind == Command {
@@ -71,7 +71,7 @@ func unreadBehind(text []byte, n int) *Error {
 		}
 		at += i
 		begins := at == 0 || text[at-1] == '\n'
-		line, _, _ := bytes.Cut(text[at:min(len(text), at+MaxOption)], []byte{'\n'})
+		line, _, _ := bytes.Cut(text[at:min(len(text), at+maxOption)], []byte{'\n'})
 		if begins && meant(line) {
 			n += bytes.Count(text[:at], []byte{'\n'}) + 1
 			return &Error{n, "", "a #CARMA line behind the first command is not read; put it before"}

@@ -60,7 +60,7 @@
 /* More than directive.MaxOption, so that longer ones are refused. */
 #define CARMA_KEYS_MAX 1025
 
-/* Bytes of a script that are handed over: directive.MaxHeader and a line. */
+/* Bytes of a script that are handed over: directive.maxHeader and a line. */
 #define CARMA_SCRIPT_MAX ((2 << 20) + 4096)
 
 #endif

@@ -66,7 +66,7 @@ func parseBooked(row []string) (b Booked, ok bool) {
 	}
 	b.Target = j.Component()
 	if j.Unsplit {
-		b.Target = j.WaitingTasks()
+		b.Target = j.waitingTasks()
 	}
 	b.Gres, b.Err = plainGres(list.Without())
 	return b, true
@@ -92,9 +92,9 @@ func plainGres(list string) (string, error) {
 	return strings.Join(entries, ","), nil
 }
 
-// OwnExtra is the word by which an administrator takes CARMA's part out of a job's extra: the plugin
+// ownExtra is the word by which an administrator takes CARMA's part out of a job's extra: the plugin
 // leaves the user's own text (slurmbridge/shim).
-const OwnExtra = "carma"
+const ownExtra = "carma"
 
 // Unbook makes a request Slurm's own again. Nothing is left of a request of CARMA's alone.
 func (c Client) Unbook(ctx context.Context, b Booked, v Version) error {
@@ -109,7 +109,7 @@ func (c Client) Unbook(ctx context.Context, b Booked, v Version) error {
 		return c.update(ctx, b.Target, "Gres="+gres)
 	}
 	gres := "TresPerNode=" + withPrefix(b.Gres)
-	err := c.update(ctx, b.Target, gres, "Extra="+OwnExtra)
+	err := c.update(ctx, b.Target, gres, "Extra="+ownExtra)
 	if err != nil && strings.Contains(err.Error(), "Invalid extra constraints") {
 		// slurmctld takes no empty extra (extra_constraints.c, 24.11 to 26.05), as of a user without one:
 		// CARMA's part stays, and says nothing any more when extra_constraints leaves slurm.conf.

@@ -34,8 +34,8 @@ func (j Job) Target() Target {
 	return Target{strconv.FormatUint(uint64(j.ID), 10)}
 }
 
-// WaitingTasks is all tasks of an array waiting under one id (Unsplit).
-func (j Job) WaitingTasks() Target {
+// waitingTasks is all tasks of an array waiting under one id (Unsplit).
+func (j Job) waitingTasks() Target {
 	if !j.Unsplit {
 		return Target{}
 	}

@@ -267,11 +267,11 @@ func TestCredExpire(t *testing.T) {
 		"": 120 * time.Second,
 	} {
 		c := client(t, map[string]string{"scontrol": "echo '" + config + "'"})
-		if got, err := c.CredExpire(t.Context()); err != nil || got != want {
+		if got, err := c.credExpire(t.Context()); err != nil || got != want {
 			t.Errorf("%q: %v, %v", config, got, err)
 		}
 	}
-	if _, err := client(t, map[string]string{"scontrol": "exit 1"}).CredExpire(t.Context()); err == nil {
+	if _, err := client(t, map[string]string{"scontrol": "exit 1"}).credExpire(t.Context()); err == nil {
 		t.Error("no error without slurmctld")
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// CredExpire returns for how long the credentials of a job are kept: cred_expire
+// credExpire returns for how long the credentials of a job are kept: cred_expire
 // of AuthInfo, which is 120 s by default (slurm.conf(5)).
-func (c Client) CredExpire(ctx context.Context) (time.Duration, error) {
+func (c Client) credExpire(ctx context.Context) (time.Duration, error) {
 	out, err := c.ShowConfig(ctx)
 	if err != nil {
 		return 0, err
@@ -51,7 +51,7 @@ func (c Client) SafeStart(ctx context.Context) (time.Duration, error) {
 	if err != nil || !v.Before(23, 2) {
 		return startAfter, err
 	}
-	expire, err := c.CredExpire(ctx)
+	expire, err := c.credExpire(ctx)
 	return SafeAfter(v, expire), err
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Unlimited is a time limit that is none.
-const Unlimited = time.Duration(math.MaxInt64)
+// unlimited is a time limit that is none.
+const unlimited = time.Duration(math.MaxInt64)
 
 // Limit reads a time limit as slurm.conf and sbatch have it (parse_time.c, time_str2secs()): "90",
 // "90:30", "1:30:00", "2-12", "2-12:30", "2-12:30:00", "INFINITE". Minutes where no day and no
@@ -18,7 +18,7 @@ const Unlimited = time.Duration(math.MaxInt64)
 func Limit(text string) (_ time.Duration, ok bool) {
 	switch strings.ToUpper(text) {
 	case "-1", "INFINITE", "UNLIMITED":
-		return Unlimited, true
+		return unlimited, true
 	}
 	days, clock, hasDays := strings.Cut(text, "-")
 	units := []int{60, 1} // seconds
@@ -49,8 +49,8 @@ func Limit(text string) (_ time.Duration, ok bool) {
 }
 
 func inSeconds(n int) time.Duration {
-	if n > int(Unlimited/time.Second) {
-		return Unlimited
+	if n > int(unlimited/time.Second) {
+		return unlimited
 	}
 	return time.Duration(n) * time.Second
 }

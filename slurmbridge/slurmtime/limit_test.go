@@ -11,9 +11,9 @@ func TestLimit(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"90": 90 * time.Minute, "90:30": 90*time.Minute + 30*time.Second, "1:30:00": 90 * time.Minute,
 		"0": 0, "2-": 48 * time.Hour, "2-12": 60 * time.Hour, "2-12:30": 60*time.Hour + 30*time.Minute,
-		"2-00:00:01": 48*time.Hour + time.Second, "INFINITE": Unlimited, "unlimited": Unlimited, "-1": Unlimited,
-		"52560000": 52560000 * time.Minute, "4294967294": Unlimited,
-		"9999999-9999999:9999999:9999999": Unlimited,
+		"2-00:00:01": 48*time.Hour + time.Second, "INFINITE": unlimited, "unlimited": unlimited, "-1": unlimited,
+		"52560000": 52560000 * time.Minute, "4294967294": unlimited,
+		"9999999-9999999:9999999:9999999": unlimited,
 	} {
 		got, ok := Limit(text)
 		if !ok || got != want {

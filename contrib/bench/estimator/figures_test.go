@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"slices"
 	"testing"
@@ -11,11 +12,10 @@ import (
 	"carma/estimator"
 )
 
-const data = "../../../../shared/data/memory"
-
 // The figures that the estimator is held to: on what timm's models need, with evidence and margins
 // of other families than their own.
 func TestFigures(t *testing.T) {
+	data := cmp.Or(os.Getenv("CARMA_DATA"), "../../../data") + "/memory"
 	if _, err := os.Stat(data); err != nil {
 		t.Skipf("the measured runs are not part of the repository and not at %s", data)
 	}

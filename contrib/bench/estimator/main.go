@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench prints how far the estimator and the published estimators are from
-// measured training runs. The data are not part of the repository, and are read
-// from ../shared/data/memory, or from the folder given as argument. Traces of
-// timm's models are read from its timm_traces, or from the second argument.
+// Command bench prints how far the estimator and the published ones are from
+// measured training runs. The data are not part of the repository: they are
+// read from $CARMA_DATA/memory, by default data/memory, or from the folder given as argument.
+// Traces of timm's models are read from its timm_traces, or from the second argument.
 //
 // It exits 3 where the data are absent.
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +22,7 @@ func main() {
 	measured := flag.String("measured", "",
 		"write the classes that were measured, and the margins, to `FILE` (estimator/measured.go)")
 	flag.Parse()
-	dir := "../shared/data/memory"
+	dir := filepath.Join(cmp.Or(os.Getenv("CARMA_DATA"), "data"), "memory")
 	if flag.NArg() > 0 {
 		dir = flag.Arg(0)
 	}

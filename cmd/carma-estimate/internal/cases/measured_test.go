@@ -5,6 +5,7 @@ package cases
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/csv"
 	"encoding/json"
@@ -22,9 +23,8 @@ import (
 	"carma/estimator"
 )
 
-// measured is where the measured runs are, which are no part of the
-// repository.
-const measured = "../../../../../shared/data/memory"
+// measured is the folder with the measured runs, which are no part of the repository.
+func measured() string { return cmp.Or(os.Getenv("CARMA_DATA"), "../../../../data") + "/memory" }
 
 // truth is a case with what nvidia-smi showed.
 type truth struct {
@@ -35,7 +35,7 @@ type truth struct {
 // table reads a CSV file as a map by column for each row.
 func table(t *testing.T, name string) []map[string]string {
 	t.Helper()
-	f, err := os.Open(filepath.Join(measured, name))
+	f, err := os.Open(filepath.Join(measured(), name))
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("no measured runs: %v", err)
 	}
@@ -109,7 +109,7 @@ func median(v []float64) float64 {
 // them to the estimator.
 func TestMeasuredReal(t *testing.T) {
 	var truths []truth
-	dir, err := filepath.Abs(filepath.Join(measured, "real_summaries"))
+	dir, err := filepath.Abs(filepath.Join(measured(), "real_summaries"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestMeasuredReal(t *testing.T) {
 func TestMeasuredTimm(t *testing.T) {
 	rows := table(t, "timm_measured.csv")
 	dir := t.TempDir()
-	extract(t, filepath.Join(measured, "timm_summaries.tar.gz"), dir)
+	extract(t, filepath.Join(measured(), "timm_summaries.tar.gz"), dir)
 	var truths, known []truth
 	for _, r := range rows {
 		// From here on the rows are of families that the estimator was not made with.

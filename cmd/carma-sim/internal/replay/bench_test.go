@@ -3,6 +3,7 @@
 package replay
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"syscall"
@@ -14,7 +15,10 @@ import (
 	"carma/slurmbridge/policy"
 )
 
-const publishedTraces = "../../../../../shared/data/traces/"
+// publishedTraces is the folder with the published traces, as CONTRIBUTING.md says.
+func publishedTraces() string {
+	return cmp.Or(os.Getenv("CARMA_DATA"), "../../../../data") + "/traces/"
+}
 
 func readWorkload(b *testing.B, trace, table string) *workload.Workload {
 	m := model.Default()

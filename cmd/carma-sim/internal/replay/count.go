@@ -45,26 +45,7 @@ func (s *slurm) tell(id int32) {
 	n.told = n.offer
 	n.tellAt = math.Inf(1)
 	n.tellNext = max(s.m.now, n.tellNext+s.set.Model.Slurm.PublishEveryS)
-	s.count(id)
-}
-
-// count is slurmctld's own view of a node: no more than the agent has told
-// slurmctld, and no more than is left of the GRES that jobs consume.
-func (s *slurm) count(id int32) {
-	n := &s.nodes[id]
-	more := false
-	for i := range n.room {
-		mib := n.bounded(i+1, n.told.Most(i+1))
-		if mib != n.room[i] || len(n.told.Users) > 0 { // a user's count may have risen below the highest
-			more = more || mib >= n.room[i]
-			n.room[i] = mib
-			s.index.set(int(id), i, mib)
-		}
-	}
-	if more && !n.dirty {
-		n.dirty = true
-		s.dirty = append(s.dirty, id)
-	}
+	s.search.count(id)
 }
 
 // bounded is how much slurmctld would give of each of so many GPUs, out of the
@@ -86,22 +67,13 @@ func (n *node) gives(e *waiter) bool {
 func (s *slurm) consume(task, id int32, times int64) {
 	n := &s.nodes[id]
 	gpus := int64(s.m.tasks[task].job.GPUs)
-	s.setLoad(id, 0)
+	s.search.setLoad(id, 0)
 	n.slots -= times * gpus
-	s.setLoad(id, 1)
+	s.search.setLoad(id, 1)
 	n.jobs += times
 	n.user = s.m.tasks[task].user
 	n.totalMiB -= times * gpus * s.bookings[task].reserveMiB
-	s.count(id)
-}
-
-// setLoad notes how many slots of a node are free, bit is 1, or no longer, 0.
-func (s *slurm) setLoad(id int32, bit uint64) {
-	if s.load == nil {
-		return
-	}
-	word, at := &s.load[s.nodes[id].slots][id/64], uint(id%64)
-	*word = *word&^(1<<at) | bit<<at
+	s.search.count(id)
 }
 
 // start sends a job to a node. Its Prolog takes GPUs there or waits for some.

@@ -5,7 +5,6 @@ package replay
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"slices"
 	"sort"
 )
@@ -160,7 +159,7 @@ func (q *queue) shrink() {
 func (s *slurm) decide() error {
 	s.retry()
 	q := &s.queue
-	if len(s.dirty) == 0 && !q.fresh {
+	if len(s.search.dirty) == 0 && !q.fresh {
 		s.passAt = math.Inf(1)
 		return s.err
 	}
@@ -172,11 +171,11 @@ func (s *slurm) decide() error {
 		return s.err
 	}
 	s.passAt = math.Inf(1)
-	s.mostOffered()
+	s.search.mostOffered()
 	empty := false
 	for i := 0; i < len(q.front); i++ { // which may grow
 		b := q.front[i]
-		if (s.set.Queue == FIFO || b.worth(s.most)) && s.pass(b) {
+		if (s.set.Queue == FIFO || b.worth(s.search.most)) && s.pass(b) {
 			break
 		}
 		empty = empty || i > 0 && len(b.list) == 0
@@ -185,10 +184,7 @@ func (s *slurm) decide() error {
 		q.shrink()
 	}
 	q.fresh = false
-	for _, n := range s.dirty {
-		s.nodes[n].dirty = false
-	}
-	s.dirty = s.dirty[:0]
+	s.search.clean()
 	return s.err
 }
 
@@ -201,14 +197,14 @@ func (s *slurm) pass(b *block) (ends bool) {
 	for i := 0; i < len(b.list); i++ { // which may grow
 		e := b.list[i]
 		n := int32(-1)
-		if !e.tested || e.need <= s.most[e.gpus-1] {
-			n = s.offering(&e)
+		if !e.tested || e.need <= s.search.most[e.gpus-1] {
+			n = s.search.offering(&e)
 		}
 		if n >= 0 {
 			q.size--
 			q.fill()
 			s.start(e.task, n)
-			s.mostOffered()
+			s.search.mostOffered()
 			continue
 		}
 		e.tested = true
@@ -225,17 +221,6 @@ func (s *slurm) pass(b *block) (ends bool) {
 	return ends
 }
 
-// mostOffered notes the most that nodes have room for which changed, so that most
-// jobs of a pass cost one comparison.
-func (s *slurm) mostOffered() {
-	clear(s.most)
-	for _, n := range s.dirty {
-		for k, mib := range s.nodes[n].room {
-			s.most[k] = max(s.most[k], mib)
-		}
-	}
-}
-
 // worth tells whether somebody in the block may fit into what changed.
 func (b *block) worth(most []int64) bool {
 	for k, mib := range most {
@@ -244,61 +229,4 @@ func (b *block) worth(most []int64) bool {
 		}
 	}
 	return b.fresh
-}
-
-// offering returns the first node that offers enough; -1: none.
-func (s *slurm) offering(e *waiter) int32 {
-	if s.set.Model.Slurm.ExclusiveUser {
-		return s.ofUser(e)
-	}
-	if s.set.Model.Slurm.LeastLoaded {
-		return s.leastLoaded(e)
-	}
-	if !e.tested {
-		for n := s.first(0, e); n >= 0; n = s.first(n+1, e) {
-			if s.nodes[n].gives(e) {
-				return int32(n)
-			}
-		}
-		return -1
-	}
-	for _, n := range s.dirty {
-		if s.nodes[n].gives(e) {
-			return n
-		}
-	}
-	return -1
-}
-
-// first returns the first node from from on that gives some user's job enough.
-func (s *slurm) first(from int, e *waiter) int { return s.index.first(from, int(e.gpus)-1, e.need) }
-
-// leastLoaded is the same in a partition with LLN=YES: the node with the most idle
-// CPUs, here that with the most free slots.
-func (s *slurm) leastLoaded(e *waiter) int32 {
-	if s.first(0, e) < 0 {
-		return -1
-	}
-	room := s.index.of(int(e.gpus) - 1)
-	for slots := len(s.load) - 1; slots >= 0; slots-- {
-		for i, word := range s.load[slots] {
-			for ; word != 0; word &= word - 1 {
-				if n := 64*i + bits.TrailingZeros64(word); room[n] >= e.need && s.nodes[n].gives(e) {
-					return int32(n)
-				}
-			}
-		}
-	}
-	return -1
-}
-
-// ofUser is the same in a partition with ExclusiveUser=YES: of nodes that have
-// jobs of nobody else. Such a node may become free without offering more.
-func (s *slurm) ofUser(e *waiter) int32 {
-	for n := s.first(0, e); n >= 0; n = s.first(n+1, e) {
-		if x := &s.nodes[n]; x.gives(e) && (x.jobs == 0 || x.user == e.user) {
-			return int32(n)
-		}
-	}
-	return -1
 }

@@ -41,12 +41,13 @@ func traces(t *testing.T) map[string]*workload.Workload {
 		dir := filepath.Join("../../../../contrib/traces", name)
 		add(name, filepath.Join(dir, "trace.csv"), filepath.Join(dir, "jobs.csv"))
 	}
-	if _, err := os.Stat(publishedTraces); err != nil {
-		t.Log("../shared/data/traces is not present: only the project's own traces are played")
+	published := publishedTraces()
+	if _, err := os.Stat(published); err != nil {
+		t.Logf("%s is not present: only the project's own traces are played", published)
 		return all
 	}
 	for _, name := range []string{"trace60", "trace90", "trace_t1_v2", "trace_t2_v2"} {
-		add(name, publishedTraces+name+".csv", publishedTraces+"jobs.csv")
+		add(name, published+name+".csv", published+"jobs.csv")
 	}
 	return all
 }

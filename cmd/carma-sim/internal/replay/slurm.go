@@ -21,17 +21,15 @@ import (
 // (docs/adr/0017); the Prolog chooses GPUs on the node and leases them, waits or
 // returns the job to the queue; the Epilog requeues jobs that died of GPU memory.
 type slurm struct {
-	m     *machine
-	set   *Setup
-	work  *workload.Workload
-	book  *booker
-	nodes []node
-	index *index
-	load  [][]uint64 // by free slots: the nodes that have so many, a bit each
-	queue queue
-	dirty []int32         // nodes with a higher count at slurmctld than at the last pass
-	woken []int32         // nodes where Prologs wait and a GPU offers more
-	holds map[int32]*hold // by task
+	m      *machine
+	set    *Setup
+	work   *workload.Workload
+	book   *booker
+	nodes  []node
+	search search
+	queue  queue
+	woken  []int32         // nodes where Prologs wait and a GPU offers more
+	holds  map[int32]*hold // by task
 
 	started starts // for the steward
 
@@ -46,7 +44,6 @@ type slurm struct {
 	err       error
 
 	offers   []capacity.Offer // scratch of publish
-	most     []int64          // scratch of decide
 	leases   []gres.Lease     // scratch of one choice
 	readings []gres.Reading
 }
@@ -89,25 +86,20 @@ const (
 
 func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
-		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
+		m: m, set: m.set, work: w, book: newBooker(m.set, w),
+		nodes:    make([]node, m.set.Nodes),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)),
 		sentTo:   make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, m.set.GPUs),
-		holds: map[int32]*hold{}, passAt: math.Inf(1),
+		readings: make([]gres.Reading, 0, m.set.GPUs),
+		holds:    map[int32]*hold{}, passAt: math.Inf(1),
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue = newQueue(m.set.Model.Slurm.Depth, m.set.GPUs)
 	for i := range s.eligible {
 		s.eligible[i] = -1
 	}
-	s.nodes = make([]node, m.set.Nodes)
-	if m.set.Model.Slurm.LeastLoaded {
-		s.load = make([][]uint64, m.set.GPUs*m.set.Thresholds.MaxJobs+1)
-		for i := range s.load {
-			s.load[i] = make([]uint64, (m.set.Nodes+63)/64)
-		}
-	}
+	s.search = newSearch(m.set, s.nodes)
 	uuids := make([]string, m.set.GPUs)
 	for i := range uuids {
 		uuids[i] = "GPU-" + strconv.Itoa(i)
@@ -117,7 +109,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		n.gpus, n.tellAt = make([]leased, m.set.GPUs), math.Inf(1)
 		n.room = make([]int64, m.set.GPUs)
 		n.slots, n.totalMiB = int64(m.set.GPUs)*int64(m.set.Thresholds.MaxJobs), int64(m.set.GPUs)*m.capacity
-		s.setLoad(int32(i), 1)
+		s.search.setLoad(int32(i), 1)
 		if m.set.ideal {
 			n.totalMiB = math.MaxInt64 / 2 // the ideal packer counts used memory, not booked memory
 		}

@@ -4,6 +4,7 @@ package workload
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"math"
 	"os"
@@ -177,7 +178,8 @@ new,m,1,,,42,,4000,0.5
 
 // The published tables, where they are.
 func TestPublishedTables(t *testing.T) {
-	dir := "../../../../../shared/data/traces/"
+	data := cmp.Or(os.Getenv("CARMA_DATA"), "../../../../data")
+	dir := data + "/traces/"
 	f, err := os.Open(dir + "jobs.csv")
 	if err != nil {
 		t.Skip("the published tables are not here: ", err)
@@ -188,7 +190,7 @@ func TestPublishedTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := AttachSummaries(jobs, "../../../../../shared/data/memory")
+	n, err := AttachSummaries(jobs, data+"/memory")
 	if err != nil || n < 20 {
 		t.Errorf("%d jobs have a summary: %v", n, err)
 	}

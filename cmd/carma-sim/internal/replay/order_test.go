@@ -17,8 +17,9 @@ import (
 // Placement and holds stay as they are. What a policy misses of that is what it
 // cannot know.
 func BenchmarkOrder(b *testing.B) {
-	if _, err := os.Stat(publishedTraces); err != nil {
-		b.Skip("../shared/data/traces is not present")
+	published := publishedTraces()
+	if _, err := os.Stat(published); err != nil {
+		b.Skipf("%s is not present", published)
 	}
 	known := Default()
 	known.Estimator, known.Known = History, true
@@ -29,7 +30,7 @@ func BenchmarkOrder(b *testing.B) {
 		set  Setup
 	}{{"history", known}, {"history, 100 %, 6 jobs", full}, {"ideal packer", known.knowing()}} {
 		for _, trace := range []string{"trace60", "trace90", "trace_t1_v2", "trace_t2_v2"} {
-			w := readWorkload(b, publishedTraces+trace+".csv", publishedTraces+"jobs.csv")
+			w := readWorkload(b, published+trace+".csv", published+"jobs.csv")
 			b.Run(c.name+"/"+trace, func(b *testing.B) {
 				const seeds = 2
 				for b.Loop() {
