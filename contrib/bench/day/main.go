@@ -46,7 +46,7 @@ func main() {
 		*seed)
 	fmt.Printf("%-10s %-14s %6s %8s %8s %8s %8s %8s %9s\n", "run", "class", "jobs", "refused", "mean", "median", "p95",
 		"longest", "restarts")
-	var all []Figures
+	var all []outcome
 	for _, name := range *only {
 		figures, err := measure(ctx, name, *nodes, jobs)
 		if err != nil {
@@ -197,8 +197,8 @@ func (c *cluster) down() error {
 	return os.RemoveAll(c.dir)
 }
 
-// Figures are what one class of jobs met in one run.
-type Figures struct {
+// outcome is what one class of jobs met in one run.
+type outcome struct {
 	Run      string  `json:"run"`
 	Class    string  `json:"class"`
 	Jobs     int     `json:"jobs"`
@@ -212,7 +212,7 @@ type Figures struct {
 }
 
 // measure brings a cluster up, submits the day to it and waits for its end.
-func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []Figures, err error) {
+func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []outcome, err error) {
 	c, err := up(ctx, nodes, run != "none")
 	if c != nil {
 		defer func() {
@@ -275,7 +275,7 @@ func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []
 		}
 	}
 	for _, k := range classes {
-		f := Figures{Run: run, Class: k.name, LastS: last}
+		f := outcome{Run: run, Class: k.name, LastS: last}
 		var of []float64
 		for i, j := range jobs {
 			switch {
