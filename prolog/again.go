@@ -15,9 +15,9 @@ import (
 )
 
 // again asks slurmctld about a job with an earlier run: an Epilog, perhaps of
-// another node, may have raised its booking, and the environment still holds
-// the first attempt's request. Without an answer the job gets whole GPUs.
-func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Jobs) (j sctl.Job,
+// another node, may have raised its booking, and the environment still holds the
+// first attempt's request. Without an answer the job gets whole GPUs.
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *jobMeta, slurm Jobs) (j sctl.Job,
 	w sctl.Words, retry string) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
@@ -59,7 +59,7 @@ func ask(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 }
 
 // makeExclusive turns a request to share into one for whole GPUs.
-func makeExclusive(r *gres.Request, about *JobMeta) {
+func makeExclusive(r *gres.Request, about *jobMeta) {
 	r.Exclusive, r.ReserveMiB = true, about.FullMiB
 	about.Mode = jobenv.ModeExclusive
 }

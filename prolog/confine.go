@@ -78,10 +78,10 @@ func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 		}
 		n.Log.Error("confine a job without GPUs; retrying", "job", h.JobKey, "error", err)
 		if time.Until(n.Until) < n.Config.Hooks.Wait.D() {
-			if err := n.Return(ctx, h, slurm); err == nil {
+			if err := n.returnJob(ctx, h, slurm); err == nil {
 				return nil
 			}
-			if err := n.Undecided(h); err == nil {
+			if err := n.markUndecided(h); err == nil {
 				return ErrUndecided
 			}
 		}
@@ -91,13 +91,13 @@ func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 
 // shutOutLate goes on where shutOut could not.
 func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
-	defer n.Heartbeat(h)()
+	defer n.heartbeat(h)()
 	for {
 		err := n.confine(h, nil)
 		if err == nil {
 			return os.Remove(taskPath(n.RunDir, h.JobID))
 		}
-		if err := n.Return(ctx, h, slurm); err == nil {
+		if err := n.returnJob(ctx, h, slurm); err == nil {
 			return nil
 		} else if !errors.Is(err, sctl.ErrBatchOnly) {
 			n.Log.Warn("not returned; retrying", "job", h.JobKey, "error", err)

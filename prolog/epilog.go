@@ -42,7 +42,7 @@ type epilog struct {
 	node    *Node
 	hook    jobenv.Hook
 	held    lease.Held
-	about   JobMeta
+	about   jobMeta
 	ledger  EpilogLedger
 	records Records
 	slurm   Slurm
@@ -162,7 +162,7 @@ func (ep *epilog) countFailure(ctx context.Context, v verdict) {
 // hooks.deadline one).
 const clockJump = 7 * time.Minute
 
-func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter time.Duration) db.Attempt {
+func attempt(h jobenv.Hook, held lease.Held, about jobMeta, v verdict, idleAfter time.Duration) db.Attempt {
 	a := about.Attempt
 	a.ArrayJobID, a.ArrayTask, a.End = v.job.ArrayJobID, v.job.Task(), time.Now()
 	a.State, a.ExitCode, a.ExitSignal = state(h.Exit, v), h.Exit.Code, h.Exit.Signal

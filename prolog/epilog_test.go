@@ -107,12 +107,12 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 	for cancelled, want := range map[string]string{"": "one of its GPUs was not used for 45m0s",
 		"cancelled: x": "cancelled: x"} {
 		held.Cancelled = cancelled
-		if a := attempt(hook(7), held, JobMeta{}, verdict{}, 30*time.Minute); a.OOMNote != want {
+		if a := attempt(hook(7), held, jobMeta{}, verdict{}, 30*time.Minute); a.OOMNote != want {
 			t.Errorf("note %q, want %q", a.OOMNote, want)
 		}
 	}
 	held.Cancelled = ""
-	if a := attempt(hook(7), held, JobMeta{}, verdict{}, time.Hour); a.OOMNote != "" {
+	if a := attempt(hook(7), held, jobMeta{}, verdict{}, time.Hour); a.OOMNote != "" {
 		t.Errorf("note %q", a.OOMNote)
 	}
 }
@@ -121,7 +121,7 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 func TestRecordOfASlowedJob(t *testing.T) {
 	held := lease.Held{GPUs: []lease.Granted{{}, {Slowed: 1.834}}}
 	const want = "it was slowed 1.83 times, beyond its bound, for a long time"
-	if a := attempt(hook(7), held, JobMeta{}, verdict{}, time.Hour); a.OOMNote != want {
+	if a := attempt(hook(7), held, jobMeta{}, verdict{}, time.Hour); a.OOMNote != want {
 		t.Errorf("note %q, want %q", a.OOMNote, want)
 	}
 }
@@ -131,7 +131,7 @@ func TestRecordOfASlowedJob(t *testing.T) {
 func TestRecordWhenTheClockJumps(t *testing.T) {
 	for _, jump := range []time.Duration{-time.Hour, -time.Minute, 0, time.Hour} {
 		held := lease.Held{Age: 10 * time.Minute}
-		about := JobMeta{Attempt: db.Attempt{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}}
+		about := jobMeta{Attempt: db.Attempt{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}}
 		a := attempt(hook(7), held, about, verdict{}, time.Hour)
 		if ran := a.End.Sub(a.Start); ran < 10*time.Minute || ran > 10*time.Minute+5*time.Second+time.Minute {
 			t.Errorf("the clock jumps by %v: the job ran for %v", jump, ran)

@@ -12,17 +12,16 @@ import (
 	"carma/prolog/userfile"
 )
 
-// JobMeta is the record of a job as far as it is known when the job starts, and the values
-// that its Epilog looks for. The Prolog keeps the record in the ledger, written as the spool
-// and slurmdbd have records: an attempt that has no Epilog has no environment, and the Prolog
-// may have made the job's mode another.
-type JobMeta struct {
+// jobMeta is the record of a job as far as known when the job starts, and for its Epilog. The
+// Prolog keeps it in the ledger, written as the spool and slurmdbd have records: an attempt
+// without an Epilog has no environment, and the Prolog may have made the job's mode another.
+type jobMeta struct {
 	db.Attempt
 	StdErr userfile.Mark `json:"stderr"`
 }
 
-// keepIn puts the record into the ledger's entry of the job.
-func (m JobMeta) keepIn(job *lease.Job) (err error) {
+// keepIn puts the record into the ledger's data of the job.
+func (m jobMeta) keepIn(job *lease.Job) (err error) {
 	if job.About, err = json.Marshal(m); err != nil {
 		return fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
@@ -31,7 +30,7 @@ func (m JobMeta) keepIn(job *lease.Job) (err error) {
 
 // metaOf is the ledger's record of a job, or only whose the attempt is if the record cannot
 // be read.
-func (n *Node) metaOf(held lease.Held) (m JobMeta) {
+func (n *Node) metaOf(held lease.Held) (m jobMeta) {
 	if err := json.Unmarshal(held.About, &m); err != nil {
 		n.Log.Error("read the job from the ledger", "job", held.JobKey, "error", err)
 	}

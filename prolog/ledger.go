@@ -43,7 +43,7 @@ func OpenBook(c config.Config, node string) (*lease.Ledger, error) {
 // end, the zero value never.
 func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lease.Ledger, error) {
 	until := n.Until
-	defer n.Heartbeat(h)()
+	defer n.heartbeat(h)()
 	for {
 		book, err := OpenBook(n.Config, h.Node)
 		if err == nil {
@@ -53,12 +53,12 @@ func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lea
 		if n.Config.Hooks.Strict && needsRepair(err) && !until.IsZero() {
 			return nil, fmt.Errorf("%w: %w", ErrNode, err)
 		}
-		if err = n.Return(ctx, h, slurm); err == nil {
+		if err = n.returnJob(ctx, h, slurm); err == nil {
 			return nil, nil
 		}
 		n.Log.Warn("neither leased nor returned; retrying", "job", h.JobKey, "error", err)
 		if !until.IsZero() && time.Until(until) < 2*n.Config.Hooks.Deadline.D() {
-			if err := n.Undecided(h); err == nil {
+			if err := n.markUndecided(h); err == nil {
 				return nil, ErrUndecided
 			}
 		}

@@ -62,10 +62,10 @@ type Node struct {
 	GuardErr error
 }
 
-// request derives from the environment what the job needs of the node. A job
-// that job_submit did not annotate, or that runs in a partition that does not
-// share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
-func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
+// request derives the job's needs on this node from the environment. A job not
+// annotated by job_submit, or in a partition that does not share, gets whole GPUs:
+// so a slurmctld without libcarma puts nobody at risk.
+func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, jobMeta) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
 	if managed && h.Carma.Annotated {
@@ -77,7 +77,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	if h.Carma.Annotated && gpus > h.Carma.GPUs { // with --exclusive slurmctld gives a job all slots of the node
 		gpus, exclusive = h.Carma.GPUs, true
 	}
-	about := JobMeta{Attempt: db.Attempt{
+	about := jobMeta{Attempt: db.Attempt{
 		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
 		User: h.User, UID: h.UID, Partition: h.Partition, Mode: jobenv.ModeExclusive, Method: method.None,
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(), Unread: int64(h.Carma.UnreadLine),
@@ -129,7 +129,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		if !errors.Is(err, ErrUndecided) {
 			return err
 		}
-		if failed := n.Undecided(h); failed == nil {
+		if failed := n.markUndecided(h); failed == nil {
 			return err
 		} else { // then the job waits here
 			n.Log.Error("have tasks wait", "job", h.JobKey, "error", failed)
@@ -157,8 +157,8 @@ type launch struct {
 	slurm   Slurm
 	request gres.Request
 	job     lease.Job
-	about   JobMeta
-	retry   string // why the job runs again; empty: it does not
+	about   jobMeta
+	retry   string // why the job runs again; empty: no second run
 	started time.Time
 	asked   bool // slurmctld may return the job to the queue: its answer was missing
 

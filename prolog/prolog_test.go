@@ -675,7 +675,7 @@ func TestHooksActOnTheirOwnJobAlone(t *testing.T) {
 		if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if err := w.Return(t.Context(), hook(7), w.slurm); err == nil {
+		if err := w.returnJob(t.Context(), hook(7), w.slurm); err == nil {
 			t.Errorf("%s: returned to the queue", name)
 		}
 		if want := []string{"job 7", "job 7"}; !slices.Equal(w.slurm.calls, want) {
@@ -1175,7 +1175,7 @@ func TestTaskOfComponent(t *testing.T) {
 		t.Errorf("a component without GPUs:\n%s", got)
 	}
 	// It waits for what its own Prolog could not decide.
-	if err := w.Undecided(jobenv.Hook{JobKey: jobenv.JobKey{JobID: 71}}); err != nil {
+	if err := w.markUndecided(jobenv.Hook{JobKey: jobenv.JobKey{JobID: 71}}); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan string)
@@ -1193,7 +1193,7 @@ func TestTaskOfComponent(t *testing.T) {
 func TestReturn(t *testing.T) {
 	w := newWorld(t)
 	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: 2, State: "RUNNING"}
-	if err := w.Return(t.Context(), hook(7), w.slurm); err != nil {
+	if err := w.returnJob(t.Context(), hook(7), w.slurm); err != nil {
 		t.Error(err)
 	}
 	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
@@ -1203,7 +1203,7 @@ func TestReturn(t *testing.T) {
 		t.Errorf("starts in %s", w.slurm.startIn)
 	}
 	w.slurm.job.State, w.slurm.fail["incomplete"] = "RUNNING", sctl.ErrBatchOnly
-	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
+	if err := w.returnJob(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -1231,7 +1231,7 @@ func TestReturnSurely(t *testing.T) {
 		t.Errorf("an answer: %v, calls %v", err, w.slurm.calls)
 	}
 	for _, err := range []error{sctl.ErrBatchOnly, fs.ErrNotExist} { // its tasks would wait for nobody
-		if err := w.Undecided(hook(7)); err != nil {
+		if err := w.markUndecided(hook(7)); err != nil {
 			t.Fatal(err)
 		}
 		w.slurm.job.State, w.slurm.fail = "RUNNING", map[string]error{"incomplete": err}
@@ -1245,7 +1245,7 @@ func TestReturnSurely(t *testing.T) {
 // nothing for the next attempt to read.
 func TestSettleAfterTheEpilog(t *testing.T) {
 	w := newWorld(t)
-	if err := w.Undecided(hook(7)); err != nil {
+	if err := w.markUndecided(hook(7)); err != nil {
 		t.Fatal(err)
 	}
 	w.Poke = func() {

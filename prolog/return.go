@@ -258,10 +258,10 @@ func (l *launch) keep(ctx context.Context) {
 	l.node.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
-// Return returns a job to the queue on a node that can do nothing for it, as its ledger
-// cannot be opened: the job could be given no GPU, and would fail. slurmctld lets the
-// job wait before it starts again, here or on a better node.
-func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+// returnJob returns a job to the queue on a node unable to help, as its ledger cannot be
+// opened: the job would get no GPU, and fail. slurmctld lets the job wait before the
+// next start, here or on a better node.
+func (n *Node) returnJob(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	j, err := waiting(ctx, h, slurm)
@@ -286,9 +286,9 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 // attempts go on until slurmctld has answered, or Until has come: then the job's tasks wait for
 // another process to go on, and the error is ErrUndecided.
 func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
-	defer n.Heartbeat(h)()
+	defer n.heartbeat(h)()
 	for {
-		err := n.Return(ctx, h, slurm)
+		err := n.returnJob(ctx, h, slurm)
 		if errors.Is(err, sctl.ErrBatchOnly) || errors.Is(err, fs.ErrNotExist) { // Slurm is elsewhere
 			n.forgetUndecided(h) // its tasks start: no process goes on for the job
 			return err
@@ -301,7 +301,7 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 			n.Log.Info("the job no longer waits", "job", h.JobKey)
 			return nil
 		case !n.Until.IsZero() && time.Until(n.Until) < n.Config.Hooks.Deadline.D():
-			if failed := n.Undecided(h); failed != nil {
+			if failed := n.markUndecided(h); failed != nil {
 				return errors.Join(err, failed)
 			}
 			return ErrUndecided
@@ -322,7 +322,7 @@ func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Return
 		return false
 	}
 	for {
-		err := n.Return(ctx, h, slurm)
+		err := n.returnJob(ctx, h, slurm)
 		switch {
 		case err == nil && ledger == nil: // the ledger could not be opened
 			return true

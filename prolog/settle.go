@@ -32,7 +32,7 @@ const (
 // that hangs does not cost the other its time. The error is ErrUndecided when until has
 // come; the zero value is never.
 func (l *launch) settle(ctx context.Context, until time.Time) error {
-	defer l.node.Heartbeat(l.Hook)()
+	defer l.node.heartbeat(l.Hook)()
 	wait := l.node.Config.Hooks.Wait.D()
 	for {
 		most := preemptionTakes
@@ -110,15 +110,15 @@ func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
 	return errors.Is(err, errGone) || errors.Is(err, sctl.ErrNoJob)
 }
 
-// Undecided leaves word for the job's tasks to wait.
-func (n *Node) Undecided(h jobenv.Hook) error {
+// markUndecided leaves word for the job's tasks to wait.
+func (n *Node) markUndecided(h jobenv.Hook) error {
 	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Slots: h.Slots, Undecided: true})
 }
 
-// Heartbeat tells waiting tasks that a process works for the job, until stop is
-// called. The file for the tasks stays when the job has gone: without the file a task
-// would start before slurmd has ended the task. The Epilog removes the file.
-func (n *Node) Heartbeat(h jobenv.Hook) (stop func()) {
+// heartbeat tells waiting tasks that somebody is at work, until stop is called. The
+// word to wait stays when the job has gone: otherwise a task would start before
+// slurmd has ended the task. The Epilog takes the word away.
+func (n *Node) heartbeat(h jobenv.Hook) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		for tick := time.NewTicker(heartbeatEvery); ; {

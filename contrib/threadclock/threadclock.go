@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// Most is what a text may cost (docs/threat-model.md).
-	Most = 10 * time.Millisecond
+	// most is what a text may cost (docs/threat-model.md).
+	most = 10 * time.Millisecond
 	// far is how much slower a machine may be, with the race detector perhaps, before a
 	// test fails: what bounds the cost of a text is counted, and tested as a count.
 	far   = 25
 	tries = 5
 )
 
-// Spent is the least processor time that f took of its thread in some tries.
-func Spent(f func()) time.Duration {
+// cost is the least processor time that f took of its thread in some tries.
+func cost(f func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	least := time.Duration(1<<63 - 1)
@@ -53,15 +53,15 @@ func Judge(t *testing.T, work map[string]func()) {
 	t.Helper()
 	spent := map[string]time.Duration{}
 	for name, f := range work {
-		spent[name] = Spent(f)
+		spent[name] = cost(f)
 	}
 	var lines strings.Builder
 	names := slices.SortedFunc(maps.Keys(spent), func(a, b string) int { return int(spent[b] - spent[a]) })
 	for _, name := range names {
 		fmt.Fprintf(&lines, "\n%8.2f ms %s", spent[name].Seconds()*1e3, name)
 	}
-	t.Logf("thread time, of which at most %v on an idle core:%s", Most, lines.String())
-	if worst := names[0]; spent[worst] > far*Most {
+	t.Logf("thread time, of which at most %v on an idle core:%s", most, lines.String())
+	if worst := names[0]; spent[worst] > far*most {
 		t.Errorf("%s takes %v of thread time", worst, spent[worst])
 	}
 }

@@ -101,15 +101,15 @@ const (
 	Well    End = "exit 0"
 )
 
-// AtStartS is how long a start takes at most, in seconds: to load a model and compile kernels.
-const AtStartS = 600
+// atStartS is how long a start takes at most, in seconds: to load a model and compile kernels.
+const atStartS = 600
 
 // EndOf grades an end. 128 and more is how shells tell of a signal.
 func EndOf(code, signal int, ranS float64) End {
 	switch {
 	case code == 0 && signal == 0:
 		return Well
-	case signal == 0 && code < 128 && ranS <= AtStartS:
+	case signal == 0 && code < 128 && ranS <= atStartS:
 		return AtStart
 	}
 	return Later
@@ -127,15 +127,15 @@ const (
 	No     Outcome = "-"
 )
 
-// Row is a line of the table: the outcomes in the order of Memories.
-type Row struct {
+// row is a line of the table: the outcomes in the order of Memories.
+type row struct {
 	Text     Text
 	End      End
 	Outcomes [5]Outcome
 }
 
-// Table is the decision.
-var Table = []Row{
+// table is the decision.
+var table = []row{
 	{Strong, Any, [5]Outcome{Proven, Proven, Said, Said, Said}},
 	{Weak, Any, [5]Outcome{Proven, Proven, No, No, No}},
 	{Disguise, Any, [5]Outcome{Proven, Proven, No, No, No}},
@@ -162,7 +162,7 @@ type Evidence struct {
 
 // Decide looks the outcome up. Beside is an outcome only with a neighbour.
 func (e Evidence) Decide() Outcome {
-	for _, r := range Table {
+	for _, r := range table {
 		fits := r.End == e.End || r.End == Any && e.End != Well
 		if r.Text != e.Text || !fits {
 			continue

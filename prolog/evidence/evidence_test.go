@@ -17,7 +17,7 @@ func TestTableInTheDocs(t *testing.T) {
 		fmt.Fprintf(&b, " %s |", m)
 	}
 	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(Memories)) + "\n")
-	for _, r := range Table {
+	for _, r := range table {
 		fmt.Fprintf(&b, "| %s | %s |", r.Text, r.End)
 		for _, o := range r.Outcomes {
 			fmt.Fprintf(&b, " %s |", o)

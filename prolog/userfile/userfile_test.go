@@ -71,7 +71,7 @@ func ask(t *testing.T, u User, a Ask) Reply {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	r, err := run(ctx, u, a) // a slow machine may need more than Deadline
+	r, err := run(ctx, u, a) // a slow machine may need more than deadline
 	if err != nil {
 		t.Fatal(err)
 	}

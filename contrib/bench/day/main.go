@@ -46,7 +46,7 @@ func main() {
 		*seed)
 	fmt.Printf("%-10s %-14s %6s %8s %8s %8s %8s %8s %9s\n", "run", "class", "jobs", "refused", "mean", "median", "p95",
 		"longest", "restarts")
-	var all []Figures
+	var all []outcome
 	for _, name := range *only {
 		figures, err := measure(ctx, name, *nodes, jobs)
 		if err != nil {
@@ -198,8 +198,8 @@ func (c *cluster) down() error {
 	return os.RemoveAll(c.dir)
 }
 
-// Figures are the results of a class of jobs in a run.
-type Figures struct {
+// outcome is what one class of jobs met in one run.
+type outcome struct {
 	Run      string  `json:"run"`
 	Class    string  `json:"class"`
 	Jobs     int     `json:"jobs"`
@@ -212,8 +212,8 @@ type Figures struct {
 	LastS    float64 `json:"last_end_s"` // of all jobs
 }
 
-// measure brings a cluster up, submits the day's jobs and waits for their end.
-func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []Figures, err error) {
+// measure brings a cluster up, submits the day to it and waits for its end.
+func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []outcome, err error) {
 	c, err := up(ctx, nodes, run != "none")
 	if c != nil {
 		defer func() {
@@ -276,7 +276,7 @@ func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []
 		}
 	}
 	for _, k := range classes {
-		f := Figures{Run: run, Class: k.name, LastS: last}
+		f := outcome{Run: run, Class: k.name, LastS: last}
 		var of []float64
 		for i, j := range jobs {
 			switch {

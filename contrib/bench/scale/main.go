@@ -39,8 +39,8 @@ const (
 	runs    = 5 * time.Second  // a job
 )
 
-// Phase holds the measurements of one part of a run.
-type Phase struct {
+// phase is what was measured in one part of a run.
+type phase struct {
 	Nodes     int                `json:"nodes"`
 	Name      string             `json:"phase"`
 	Agents    bool               `json:"agents"`
@@ -68,7 +68,7 @@ func main() {
 	pflag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	var all []Phase
+	var all []phase
 	for _, n := range *nodes {
 		phases, err := measure(ctx, &bench{nodes: n, live: *live, waiting: *waiting, starts: *starts,
 			length: time.Duration(*seconds) * time.Second})
@@ -91,7 +91,7 @@ func main() {
 }
 
 // measure brings a cluster up, runs the phases and prints each.
-func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
+func measure(ctx context.Context, b *bench) (phases []phase, err error) {
 	if b.dir, err = os.MkdirTemp("", "carma-scale"); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
 	fmt.Printf("%-14s %-7s %8s %8s %9s %9s %18s %18s  %s\n", "phase", "agents", "core %", "starts/s", "updates/s",
 		"asked/s",
 		"sbatch p50/p99 ms", "squeue p50/p99 ms", "main, backfill mean cycle us")
-	for _, p := range []Phase{{Name: "idle"}, {Name: "idle", Agents: true}, {Name: "load"}, {Name: "load", Agents: true}} {
+	for _, p := range []phase{{Name: "idle"}, {Name: "idle", Agents: true}, {Name: "load"}, {Name: "load", Agents: true}} {
 		p.Nodes, p.submitted, p.queued = b.nodes, &samples{}, &samples{}
 		if p.Name == "load" {
 			if err := b.fill(ctx, p.Agents); err != nil {
@@ -166,8 +166,8 @@ func (s *samples) quantiles() (q [2]float64) {
 	return q
 }
 
-// phase runs and measures one part.
-func (b *bench) phase(ctx context.Context, p *Phase) error {
+// phase runs one part and measures it.
+func (b *bench) phase(ctx context.Context, p *phase) error {
 	if _, err := b.sh(ctx, "sdiag", "--reset"); err != nil {
 		return err
 	}
@@ -321,9 +321,8 @@ func (b *bench) talk(ctx context.Context) {
 }
 
 // load submits jobs that start at once on the nodes with a slurmd. With agents each has a lease
-// on some node, which publishes at the start and the end, and asks slurmctld about the job's
-// end.
-func (b *bench) load(ctx context.Context, p *Phase) (started int) {
+// on some node, which publishes at the start and the end, and its end is asked for.
+func (b *bench) load(ctx context.Context, p *phase) (started int) {
 	tick := time.NewTicker(time.Duration(float64(time.Second) / b.starts))
 	defer tick.Stop()
 	var work group
@@ -378,7 +377,7 @@ func (b *bench) run(ctx context.Context, id uint32) {
 }
 
 // look asks for the queue of one user as people do.
-func (b *bench) look(ctx context.Context, p *Phase) {
+func (b *bench) look(ctx context.Context, p *phase) {
 	for ctx.Err() == nil {
 		at := time.Now()
 		if _, err := b.sh(ctx, "squeue", "--noheader", "--user=nobody"); err == nil {

@@ -54,11 +54,11 @@ type Rows struct {
 }
 
 // Read returns the measurements of this tree.
-func Read() (Rows, error) { return ReadFrom(files) }
+func Read() (Rows, error) { return readFrom(files) }
 
-// ReadFrom reads the *.jsonl of a folder: results of gpucheck, in which only the lines of
+// readFrom reads the *.jsonl of a folder: results of gpucheck, in which only the lines of
 // machines and rows count. Rows of simulated GPUs are an error: they are no measurements.
-func ReadFrom(dir fs.FS) (Rows, error) {
+func readFrom(dir fs.FS) (Rows, error) {
 	var all Rows
 	names, err := fs.Glob(dir, "*.jsonl")
 	if err != nil {

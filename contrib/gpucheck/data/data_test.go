@@ -27,7 +27,7 @@ func TestReadFrom(t *testing.T) {
 		{"simulated", strings.Replace(machine, "false", "true", 1) + rows, "line 1 is of a simulated GPU"},
 		{"broken", machine + "{", "line 2: "},
 	} {
-		got, err := ReadFrom(fstest.MapFS{"a.jsonl": {Data: []byte(c.text)}, "README.md": {Data: []byte("no row")}})
+		got, err := readFrom(fstest.MapFS{"a.jsonl": {Data: []byte(c.text)}, "README.md": {Data: []byte("no row")}})
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", c.name, err)

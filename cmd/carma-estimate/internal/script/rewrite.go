@@ -132,7 +132,7 @@ func split(script []byte) (header []headerLine, body []byte) {
 func (e Edit) putKeys(header []headerLine) (missing []string) {
 	given := map[string]string{}
 	for _, w := range e.Keys {
-		given[KeyOf(w)] = w
+		given[keyOf(w)] = w
 	}
 	put := map[string]bool{}
 	for i := range header {
@@ -145,7 +145,7 @@ func (e Edit) putKeys(header []headerLine) (missing []string) {
 		b.WriteString(text[:start])
 		done := start // of text
 		for w := range wordsOf(text[start:]) {
-			key := KeyOf(w.text)
+			key := keyOf(w.text)
 			if given[key] == "" {
 				continue
 			}
@@ -160,9 +160,9 @@ func (e Edit) putKeys(header []headerLine) (missing []string) {
 		header[i].text = b.String() + text[done:]
 	}
 	for _, w := range e.Keys {
-		if !put[KeyOf(w)] {
+		if !put[keyOf(w)] {
 			missing = append(missing, w)
-			put[KeyOf(w)] = true
+			put[keyOf(w)] = true
 		}
 	}
 	return missing

@@ -221,7 +221,7 @@ func others(text []byte, e Edit) string {
 		default:
 			words, comment, _ := strings.Cut(strings.TrimRight(l.text[len("#CARMA"):], "\r\n"), " #")
 			left := slices.DeleteFunc(strings.Fields(words), func(w string) bool {
-				return slices.ContainsFunc(e.Keys, func(k string) bool { return KeyOf(k) == KeyOf(w) })
+				return slices.ContainsFunc(e.Keys, func(k string) bool { return keyOf(k) == keyOf(w) })
 			})
 			if len(left) > 0 || comment != "" {
 				b.WriteString(strings.Join(left, " ") + "#" + comment + "\n")

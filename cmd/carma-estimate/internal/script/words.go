@@ -21,8 +21,8 @@ func Word(key, value string) (string, error) {
 	return key + "=" + value, nil
 }
 
-// KeyOf is the key of a word.
-func KeyOf(word string) string {
+// keyOf is the key of a word.
+func keyOf(word string) string {
 	key, _, _ := strings.Cut(word, "=")
 	return key
 }
@@ -70,6 +70,6 @@ func Unwrap(text []byte) (words []string, summary []byte) {
 // Without leaves out of words those with the key of one in better.
 func Without(words, better []string) []string {
 	return slices.DeleteFunc(slices.Clone(words), func(w string) bool {
-		return slices.ContainsFunc(better, func(b string) bool { return KeyOf(b) == KeyOf(w) })
+		return slices.ContainsFunc(better, func(b string) bool { return keyOf(b) == keyOf(w) })
 	})
 }

@@ -42,8 +42,8 @@ const (
 	History = "history"
 )
 
-// Views are the other views, beside jobs.
-var Views = []string{Summary, GPUs, History}
+// views are the views beside jobs.
+var views = []string{Summary, GPUs, History}
 
 // Report is a selection of jobs and how to print it.
 type Report struct {
@@ -60,7 +60,7 @@ type Report struct {
 // New makes a report of options and of words: a view, or jobs.
 func New(o Options, words []string, now time.Time) (*Report, error) {
 	r := &Report{options: o, sel: &selection{}, header: !o.NoHeader}
-	if len(words) > 0 && slices.Contains(Views, words[0]) {
+	if len(words) > 0 && slices.Contains(views, words[0]) {
 		if r.View = words[0]; len(words) > 1 {
 			return nil, fmt.Errorf("unexpected argument %q", words[1])
 		}

@@ -212,6 +212,6 @@ func (c *Cluster) Collect(ctx context.Context, ids []string, jobs []Job, begun t
 	r.WaitS = r.JCTS - r.ExecS
 	r.MakespanS = last.Sub(begun).Seconds() * x
 	// Idle since the last job has ended.
-	r.EnergyJ = after.EnergyJ() - before.EnergyJ() - after.watts()*seen.Sub(last).Seconds()*x
+	r.EnergyJ = after.energyJ() - before.energyJ() - after.watts()*seen.Sub(last).Seconds()*x
 	return r, nil
 }

@@ -50,8 +50,8 @@ type GPU struct {
 	EnergyJ    float64 `json:"energy_j"`
 }
 
-// EnergyJ is the sum of the counters.
-func (g *GPUs) EnergyJ() (sum float64) {
+// energyJ is the sum of the counters.
+func (g *GPUs) energyJ() (sum float64) {
 	for _, x := range g.List {
 		sum += x.EnergyJ
 	}

@@ -18,11 +18,11 @@ type Client = interference.Client
 // Law says how clients of one MPS server share a GPU.
 type Law = interference.Law
 
-// Laws are those that need no table. A new law is a function and a line here.
-var Laws = map[string]Law{"equal": interference.Equal, "propu": propu, "none": none}
+// laws are those that need no table. A new law is a function and a line here.
+var laws = map[string]Law{"equal": interference.Equal, "propu": propu, "none": none}
 
 func lawNames() string {
-	names := append(slices.Collect(maps.Keys(Laws)), "table")
+	names := append(slices.Collect(maps.Keys(laws)), "table")
 	slices.Sort(names)
 	return strings.Join(names, ", ")
 }
@@ -35,7 +35,7 @@ func (g GPU) LawOf() Law {
 	if rows := measured(); g.Law == "equal" && len(rows) > 0 {
 		return measuredFirst(rows, interference.Equal)
 	}
-	return Laws[g.Law]
+	return laws[g.Law]
 }
 
 // measured are the mixes under MPS measured on real GPUs.

@@ -129,15 +129,15 @@ func Load(path string) (Model, error) {
 	if err != nil {
 		return Model{}, fmt.Errorf("read model: %w", err)
 	}
-	m, err := Parse(string(text))
+	m, err := parse(string(text))
 	if err != nil {
 		return Model{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return m, nil
 }
 
-// Parse reads the text of such a file. The error names line and key.
-func Parse(text string) (Model, error) {
+// parse reads the text of such a file. The error names line and key.
+func parse(text string) (Model, error) {
 	m := Default()
 	if err := config.Decode(text, "cmd/carma-sim/internal/model/model.toml lists them all", &m); err != nil {
 		return Model{}, err
@@ -192,7 +192,7 @@ func (m *Model) check() *config.KeyError {
 			return bad(s.key, fmt.Sprintf("must be between %g and %g", s.low, s.high))
 		}
 	}
-	if Laws[m.GPU.Law] == nil && m.GPU.Law != "table" {
+	if laws[m.GPU.Law] == nil && m.GPU.Law != "table" {
 		return bad("gpu.law", fmt.Sprintf("%q is not one of %s", m.GPU.Law, lawNames()))
 	}
 	if n := len(m.GPU.PowerSMActPct); n < 2 || n != len(m.GPU.PowerWatts) || m.GPU.PowerSMActPct[0] != 0 ||

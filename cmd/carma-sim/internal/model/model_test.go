@@ -13,7 +13,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	m, err := Parse("[gpu]\nlaw = \"table\"\n")
+	m, err := parse("[gpu]\nlaw = \"table\"\n")
 	if err != nil || m.GPU.Law != "table" || m.Job.SteadyShare != 0.92 {
 		t.Errorf("%+v, %v", m, err)
 	}
@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 		"[analytic]\nsure_ratio = [1.0]\n": "line 2: analytic.sure_ratio: must have as many values as analytic.quantile_pct",
 		"[slurm]\nsample_s = nan\n":        "line 2: slurm.sample_s: must be between 0.01 and 1e+06",
 	} {
-		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v\nwant %s", text, err, want)
 		}
 	}
@@ -39,7 +39,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("[gpu]\nlaw = \"propu\"\n")
 	f.Add(defaults)
 	f.Fuzz(func(t *testing.T, text string) {
-		m, err := Parse(text)
+		m, err := parse(text)
 		if err == nil && (math.IsNaN(m.GPU.Watts(0.5)) || m.GPU.LawOf() == nil) {
 			t.Fatalf("%+v", m.GPU)
 		}
@@ -79,7 +79,7 @@ func TestLawsConserveWork(t *testing.T) {
 			c[i] = Client{Demand: 0.01 + 0.98*r.Float64(), Server: int32(r.IntN(3))}
 		}
 		for _, name := range []string{"equal", "propu"} {
-			util := interference.Share(Laws[name], c)
+			util := interference.Share(laws[name], c)
 			var work float64
 			for _, x := range c {
 				work += x.Rate * x.Demand

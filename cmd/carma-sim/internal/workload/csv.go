@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Table reads a CSV file with a header row by row.
-type Table struct {
+// csvTable reads a CSV file with a header row by row.
+type csvTable struct {
 	File string
 	Line int // of the row read last
 	r    *csv.Reader
@@ -23,9 +23,9 @@ type Table struct {
 	row  []string
 }
 
-// NewTable reads the header. sep is the field separator.
-func NewTable(file string, in io.Reader, sep rune) (*Table, error) {
-	t := &Table{File: file, r: csv.NewReader(&lines{file: file, r: in, limit: true}), col: map[string]int{}}
+// newTable reads the header. sep is the field separator.
+func newTable(file string, in io.Reader, sep rune) (*csvTable, error) {
+	t := &csvTable{File: file, r: csv.NewReader(&lines{file: file, r: in, limit: true}), col: map[string]int{}}
 	t.r.Comma = sep
 	t.r.Comment = '#'
 	t.r.ReuseRecord = true
@@ -33,7 +33,7 @@ func NewTable(file string, in io.Reader, sep rune) (*Table, error) {
 	t.r.LazyQuotes = sep != ','
 	header, err := t.r.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, &LineError{File: file, Reason: "it is empty; a header line with the names of the columns comes first"}
+		return nil, &lineError{File: file, Reason: "it is empty; a header line with the names of the columns comes first"}
 	} else if err != nil {
 		return nil, t.readError(err)
 	}
@@ -44,20 +44,20 @@ func NewTable(file string, in io.Reader, sep rune) (*Table, error) {
 	return t, nil
 }
 
-func (t *Table) readError(err error) error {
-	var long *LineError
+func (t *csvTable) readError(err error) error {
+	var long *lineError
 	if errors.As(err, &long) {
 		return long
 	}
 	var pe *csv.ParseError
 	if errors.As(err, &pe) {
-		return &LineError{File: t.File, Line: pe.Line, Reason: pe.Err.Error()}
+		return &lineError{File: t.File, Line: pe.Line, Reason: pe.Err.Error()}
 	}
 	return fmt.Errorf("read %s: %w", t.File, err)
 }
 
 // Next reads a row; false at the end.
-func (t *Table) Next() (bool, error) {
+func (t *csvTable) Next() (bool, error) {
 	row, err := t.r.Read()
 	if errors.Is(err, io.EOF) {
 		return false, nil
@@ -69,22 +69,22 @@ func (t *Table) Next() (bool, error) {
 	return true, nil
 }
 
-// Has tells whether there is such a column.
-func (t *Table) Has(name string) bool { _, ok := t.col[name]; return ok }
+// has tells whether there is such a column.
+func (t *csvTable) has(name string) bool { _, ok := t.col[name]; return ok }
 
-// Need fails if a column is missing.
-func (t *Table) Need(names ...string) error {
+// need fails if a column is missing.
+func (t *csvTable) need(names ...string) error {
 	for _, n := range names {
-		if !t.Has(n) {
-			return &LineError{File: t.File, Line: 1, Reason: fmt.Sprintf("there is no column %q; the header must name %s", n,
+		if !t.has(n) {
+			return &lineError{File: t.File, Line: 1, Reason: fmt.Sprintf("there is no column %q; the header must name %s", n,
 				strings.Join(names, ", "))}
 		}
 	}
 	return nil
 }
 
-// Text is a field of the row, empty where the row or the table has none.
-func (t *Table) Text(name string) string {
+// text is a field of the row, empty where the row or the table has none.
+func (t *csvTable) text(name string) string {
 	i, ok := t.col[name]
 	if !ok || i >= len(t.row) {
 		return ""
@@ -92,23 +92,23 @@ func (t *Table) Text(name string) string {
 	return strings.TrimSpace(t.row[i])
 }
 
-// Bad is an error about the row.
-func (t *Table) Bad(format string, args ...any) *LineError {
-	return &LineError{File: t.File, Line: t.Line, Reason: fmt.Sprintf(format, args...)}
+// bad is an error about the row.
+func (t *csvTable) bad(format string, args ...any) *lineError {
+	return &lineError{File: t.File, Line: t.Line, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Number reads a field; an empty one is 0. It fails outside of low to high.
-func (t *Table) Number(name string, low, high float64) (float64, error) {
-	text := t.Text(name)
+// number reads a field; an empty one is 0. It fails outside of low to high.
+func (t *csvTable) number(name string, low, high float64) (float64, error) {
+	text := t.text(name)
 	if text == "" {
 		return 0, nil
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(v) {
-		return 0, t.Bad("%s: %q is not a number", name, clip(text))
+		return 0, t.bad("%s: %q is not a number", name, clip(text))
 	}
 	if v < low || v > high {
-		return 0, t.Bad("%s: %s is not between %g and %g", name, clip(text), low, high)
+		return 0, t.bad("%s: %s is not between %g and %g", name, clip(text), low, high)
 	}
 	return v, nil
 }
@@ -133,11 +133,11 @@ const (
 // name. The trace must be in order of arrival.
 func ReadTrace(file string, in io.Reader, jobs []Job, lim Limits) (Workload, error) {
 	w := Workload{Name: nameOf(file), Jobs: jobs}
-	t, err := NewTable(file, in, ',')
+	t, err := newTable(file, in, ',')
 	if err != nil {
 		return w, err
 	}
-	if err := t.Need("arrival_s", "job"); err != nil {
+	if err := t.need("arrival_s", "job"); err != nil {
 		return w, err
 	}
 	r := traceReader{t: t, lim: lim, jobs: map[string]int32{}, users: map[string]uint32{}, w: &w}
@@ -152,7 +152,7 @@ func ReadTrace(file string, in io.Reader, jobs []Job, lim Limits) (Workload, err
 		if err == nil {
 			err = r.row()
 		}
-		var bad *LineError
+		var bad *lineError
 		if errors.As(err, &bad) && lim.SkipBad && !bad.Fatal {
 			w.Skipped++
 			continue
@@ -162,14 +162,14 @@ func ReadTrace(file string, in io.Reader, jobs []Job, lim Limits) (Workload, err
 		}
 	}
 	if len(w.Trace) == 0 {
-		return w, &LineError{File: file, Reason: "no submissions in it"}
+		return w, &lineError{File: file, Reason: "no submissions in it"}
 	}
 	w.ofSecondVersion()
 	return w, nil
 }
 
 type traceReader struct {
-	t     *Table
+	t     *csvTable
 	lim   Limits
 	jobs  map[string]int32
 	users map[string]uint32
@@ -178,38 +178,38 @@ type traceReader struct {
 
 func (r *traceReader) row() error {
 	t := r.t
-	if t.Text("arrival_s") == "" {
-		return t.Bad("arrival_s is empty")
+	if t.text("arrival_s") == "" {
+		return t.bad("arrival_s is empty")
 	}
-	at, err := t.Number("arrival_s", 0, maxSeconds)
+	at, err := t.number("arrival_s", 0, maxSeconds)
 	if err != nil {
 		return err
 	}
 	if n := len(r.w.Trace); n > 0 && at < r.w.Trace[n-1].ArrivalS {
-		return t.Bad("arrival_s: %g comes after %g; sort the trace by arrival", at, r.w.Trace[n-1].ArrivalS)
+		return t.bad("arrival_s: %g comes after %g; sort the trace by arrival", at, r.w.Trace[n-1].ArrivalS)
 	}
-	job, ok := r.jobs[t.Text("job")]
+	job, ok := r.jobs[t.text("job")]
 	if !ok {
-		return t.Bad("job: %q is not in the job table", clip(t.Text("job")))
+		return t.bad("job: %q is not in the job table", clip(t.text("job")))
 	}
 	if g := r.w.Jobs[job].GPUs; g > r.lim.GPUsPerNode {
-		return t.Bad("job %s requests %d GPUs, but a node has %d", r.w.Jobs[job].Name, g, r.lim.GPUsPerNode)
+		return t.bad("job %s requests %d GPUs, but a node has %d", r.w.Jobs[job].Name, g, r.lim.GPUsPerNode)
 	}
-	d, err := t.Number("duration_s", 0, maxSeconds)
+	d, err := t.number("duration_s", 0, maxSeconds)
 	if err != nil {
 		return err
 	}
-	user, ok := r.users[t.Text("user")]
+	user, ok := r.users[t.text("user")]
 	if !ok {
 		user = uint32(1000 + len(r.users))
-		r.users[strings.Clone(t.Text("user"))] = user
+		r.users[strings.Clone(t.text("user"))] = user
 	}
 	most := r.lim.Submissions
 	if most == 0 {
 		most = maxSubmissions
 	}
 	if len(r.w.Trace) == most {
-		e := t.Bad("more than %d submissions", most)
+		e := t.bad("more than %d submissions", most)
 		e.Fatal = true
 		return e
 	}
@@ -222,19 +222,19 @@ func (r *traceReader) row() error {
 // published one has no measurement of; steady is steady over peak memory where
 // only the peak is known.
 func ReadJobs(file string, in io.Reader, guess map[string]float64, steady float64) ([]Job, error) {
-	t, err := NewTable(file, in, ',')
+	t, err := newTable(file, in, ',')
 	if err != nil {
 		return nil, err
 	}
 	row := ownRow
-	if t.Has("mem_MB_rad_v1") {
+	if t.has("mem_MB_rad_v1") {
 		row = publishedRow(guess)
 	}
 	return readJobs(t, row, steady)
 }
 
-func readJobs(t *Table, row func(*Table) (Job, error), steady float64) ([]Job, error) {
-	if err := t.Need("job", "gpus"); err != nil {
+func readJobs(t *csvTable, row func(*csvTable) (Job, error), steady float64) ([]Job, error) {
+	if err := t.need("job", "gpus"); err != nil {
 		return nil, err
 	}
 	var jobs []Job
@@ -255,7 +255,7 @@ func readJobs(t *Table, row func(*Table) (Job, error), steady float64) ([]Job, e
 			continue // nothing is known of its run time or memory
 		}
 		if seen[j.Name] {
-			return nil, t.Bad("job %s is there twice", clip(j.Name))
+			return nil, t.bad("job %s is there twice", clip(j.Name))
 		}
 		seen[j.Name] = true
 		if j.SteadyMiB == 0 {
@@ -265,7 +265,7 @@ func readJobs(t *Table, row func(*Table) (Job, error), steady float64) ([]Job, e
 		jobs = append(jobs, j)
 	}
 	if len(jobs) == 0 {
-		return nil, &LineError{File: t.File, Reason: "no jobs in it"}
+		return nil, &lineError{File: t.File, Reason: "no jobs in it"}
 	}
 	return jobs, nil
 }
@@ -274,14 +274,14 @@ func readJobs(t *Table, row func(*Table) (Job, error), steady float64) ([]Job, e
 var jobColumns = []string{"job", "model", "class", "gpus", "duration_s", "smact_pct", "peak_mib", "steady_mib",
 	"horus_mib", "faketensor_mib", "gpumemnet_mib"}
 
-func ownRow(t *Table) (Job, error) {
-	if err := t.Need("duration_s", "smact_pct", "peak_mib"); err != nil {
+func ownRow(t *csvTable) (Job, error) {
+	if err := t.need("duration_s", "smact_pct", "peak_mib"); err != nil {
 		return Job{}, err
 	}
-	j := Job{Name: strings.Clone(t.Text("job")), Model: strings.Clone(t.Text("model")),
-		Class: strings.Clone(t.Text("class"))}
+	j := Job{Name: strings.Clone(t.text("job")), Model: strings.Clone(t.text("model")),
+		Class: strings.Clone(t.text("class"))}
 	if j.Name == "" {
-		return j, t.Bad("job is empty")
+		return j, t.bad("job is empty")
 	}
 	for _, f := range []struct {
 		name      string
@@ -298,10 +298,10 @@ func ownRow(t *Table) (Job, error) {
 		{"faketensor_mib", 0, maxMiB, false, func(v float64) { j.FakeTensorMiB = int64(v) }},
 		{"gpumemnet_mib", 0, maxMiB, false, func(v float64) { j.GPUMemNetMiB = int64(v) }},
 	} {
-		if f.must && t.Text(f.name) == "" {
-			return j, t.Bad("%s is empty", f.name)
+		if f.must && t.text(f.name) == "" {
+			return j, t.bad("%s is empty", f.name)
 		}
-		v, err := t.Number(f.name, f.low, f.high)
+		v, err := t.number(f.name, f.low, f.high)
 		if err != nil {
 			return j, err
 		}

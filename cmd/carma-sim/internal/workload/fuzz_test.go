@@ -11,7 +11,7 @@ import (
 
 // good fails if an error about foreign text is not one of ours.
 func good(t *testing.T, err error) {
-	var line *LineError
+	var line *lineError
 	if err != nil && !errors.As(err, &line) {
 		t.Fatalf("%T: %v", err, err)
 	}

@@ -43,7 +43,7 @@ func (l *lines) Read(p []byte) (int, error) {
 	}
 	l.off += int64(n)
 	if l.limit && l.off-l.start > maxLine {
-		return 0, &LineError{File: l.file, Line: l.at(l.start), Reason: fmt.Sprintf("longer than %d bytes; is this a trace?",
+		return 0, &lineError{File: l.file, Line: l.at(l.start), Reason: fmt.Sprintf("longer than %d bytes; is this a trace?",
 			maxLine), Fatal: true}
 	}
 	return n, err

@@ -38,11 +38,11 @@ func ReadPhilly(file string, in io.Reader, skipBad bool) ([]Record, int, error) 
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			off, err = l.off, errors.New("the file ends in the middle")
 		}
-		return &LineError{File: file, Line: l.at(off), Reason: err.Error()}
+		return &lineError{File: file, Line: l.at(off), Reason: err.Error()}
 	}
 	open, err := d.Token()
 	if errors.Is(err, io.EOF) {
-		return nil, 0, &LineError{File: file, Reason: "it is empty"}
+		return nil, 0, &lineError{File: file, Reason: "it is empty"}
 	}
 	if err != nil {
 		return nil, 0, fail(err)
@@ -78,7 +78,7 @@ func ReadPhilly(file string, in io.Reader, skipBad bool) ([]Record, int, error) 
 		return nil, skipped, fail(err)
 	}
 	if len(records) == 0 {
-		return nil, skipped, &LineError{File: file, Reason: "no job with GPUs in it"}
+		return nil, skipped, &lineError{File: file, Reason: "no job with GPUs in it"}
 	}
 	return records, skipped, nil
 }

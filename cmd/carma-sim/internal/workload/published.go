@@ -16,12 +16,12 @@ import (
 // taken from there.
 //
 // A job without a run time or memory, as gpt2_xl, gets no name: it is left out.
-func publishedRow(guess map[string]float64) func(*Table) (Job, error) {
-	return func(t *Table) (Job, error) {
-		j := Job{Model: strings.Clone(t.Text("model")), Class: strings.Clone(t.Text("class"))}
+func publishedRow(guess map[string]float64) func(*csvTable) (Job, error) {
+	return func(t *csvTable) (Job, error) {
+		j := Job{Model: strings.Clone(t.text("model")), Class: strings.Clone(t.text("class"))}
 		var err error
 		num := func(name string, low, high float64) float64 {
-			v, e := t.Number(name, low, high)
+			v, e := t.number(name, low, high)
 			if err == nil {
 				err = e
 			}
@@ -55,10 +55,10 @@ func publishedRow(guess map[string]float64) func(*Table) (Job, error) {
 			return Job{}, nil
 		}
 		if j.SMActPct == 0 {
-			return j, t.Bad("job %s: no smact_observed60, and smact_guess_pct of the model has none for %s",
-				clip(t.Text("job")), clip(j.Model))
+			return j, t.bad("job %s: no smact_observed60, and smact_guess_pct of the model has none for %s",
+				clip(t.text("job")), clip(j.Model))
 		}
-		j.Name = strings.Clone(t.Text("job"))
+		j.Name = strings.Clone(t.text("job"))
 		return j, nil
 	}
 }

@@ -20,7 +20,7 @@ type Columns struct {
 // ReadRecords reads a CSV file with named columns. It returns how many bad lines
 // it left out.
 func ReadRecords(file string, in io.Reader, c Columns, skipBad bool) ([]Record, int, error) {
-	t, err := NewTable(file, in, ',')
+	t, err := newTable(file, in, ',')
 	if err != nil {
 		return nil, 0, err
 	}
@@ -28,20 +28,20 @@ func ReadRecords(file string, in io.Reader, c Columns, skipBad bool) ([]Record, 
 	if c.GPUs != "" {
 		need = append(need, c.GPUs)
 	}
-	if err := t.Need(need...); err != nil {
+	if err := t.need(need...); err != nil {
 		return nil, 0, err
 	}
 	return collect(t, skipBad, func() (Record, bool, error) {
-		r := Record{GPUs: 1, User: anonymous(t.Text(c.User))}
+		r := Record{GPUs: 1, User: anonymous(t.text(c.User))}
 		var ok bool
-		if r.At, ok = parseTime(t.Text(c.Arrival)); !ok {
-			return r, false, t.Bad("%s: %q is no time", c.Arrival, clip(t.Text(c.Arrival)))
+		if r.At, ok = parseTime(t.text(c.Arrival)); !ok {
+			return r, false, t.bad("%s: %q is no time", c.Arrival, clip(t.text(c.Arrival)))
 		}
-		if r.RunS, err = t.Number(c.Duration, 0, maxSeconds); err != nil {
+		if r.RunS, err = t.number(c.Duration, 0, maxSeconds); err != nil {
 			return r, false, err
 		}
 		if c.GPUs != "" {
-			n, err := t.Number(c.GPUs, 1, maxGPUs)
+			n, err := t.number(c.GPUs, 1, maxGPUs)
 			if err != nil {
 				return r, false, err
 			}
@@ -55,30 +55,30 @@ func ReadRecords(file string, in io.Reader, c Columns, skipBad bool) ([]Record, 
 // prints. Jobs without GPUs, of several nodes or that never ran are left out
 // without being bad; so are job steps.
 func ReadSacct(file string, in io.Reader, skipBad bool) ([]Record, int, error) {
-	t, err := NewTable(file, in, '|')
+	t, err := newTable(file, in, '|')
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := t.Need("JobID", "Submit", "ElapsedRaw", "AllocTRES"); err != nil {
+	if err := t.need("JobID", "Submit", "ElapsedRaw", "AllocTRES"); err != nil {
 		return nil, 0, err
 	}
 	return collect(t, skipBad, func() (Record, bool, error) {
-		r := Record{User: anonymous(t.Text("User"))}
-		if t.Text("JobID") == "" {
-			return r, false, t.Bad("JobID is empty")
+		r := Record{User: anonymous(t.text("User"))}
+		if t.text("JobID") == "" {
+			return r, false, t.bad("JobID is empty")
 		}
-		if strings.Contains(t.Text("JobID"), ".") || t.Text("NNodes") != "" && t.Text("NNodes") != "1" {
+		if strings.Contains(t.text("JobID"), ".") || t.text("NNodes") != "" && t.text("NNodes") != "1" {
 			return r, false, nil
 		}
 		var ok bool
-		if r.At, ok = parseTime(t.Text("Submit")); !ok {
-			return r, false, t.Bad("Submit: %q is no time", clip(t.Text("Submit")))
+		if r.At, ok = parseTime(t.text("Submit")); !ok {
+			return r, false, t.bad("Submit: %q is no time", clip(t.text("Submit")))
 		}
-		if r.RunS, err = t.Number("ElapsedRaw", 0, maxSeconds); err != nil {
+		if r.RunS, err = t.number("ElapsedRaw", 0, maxSeconds); err != nil {
 			return r, false, err
 		}
-		if r.GPUs, ok = gpusOf(t.Text("AllocTRES")); !ok {
-			return r, false, t.Bad("AllocTRES: %q is no list of TRES", clip(t.Text("AllocTRES")))
+		if r.GPUs, ok = gpusOf(t.text("AllocTRES")); !ok {
+			return r, false, t.bad("AllocTRES: %q is no list of TRES", clip(t.text("AllocTRES")))
 		}
 		return r, r.RunS > 0 && r.GPUs > 0, nil
 	})
@@ -107,7 +107,7 @@ func gpusOf(list string) (gpus int, ok bool) {
 }
 
 // collect reads all rows. row tells whether the record counts.
-func collect(t *Table, skipBad bool, row func() (Record, bool, error)) ([]Record, int, error) {
+func collect(t *csvTable, skipBad bool, row func() (Record, bool, error)) ([]Record, int, error) {
 	var records []Record
 	skipped := 0
 	for {
@@ -120,20 +120,20 @@ func collect(t *Table, skipBad bool, row func() (Record, bool, error)) ([]Record
 		if err == nil {
 			r, use, err = row()
 		}
-		var bad *LineError
+		var bad *lineError
 		switch {
 		case errors.As(err, &bad) && skipBad && !bad.Fatal:
 			skipped++
 		case err != nil:
 			return nil, skipped, err
 		case use && len(records) == maxSubmissions:
-			return nil, skipped, t.Bad("more than %d jobs", maxSubmissions)
+			return nil, skipped, t.bad("more than %d jobs", maxSubmissions)
 		case use:
 			records = append(records, r)
 		}
 	}
 	if len(records) == 0 {
-		return nil, skipped, &LineError{File: t.File, Reason: "no job with GPUs in it"}
+		return nil, skipped, &lineError{File: t.File, Reason: "no job with GPUs in it"}
 	}
 	return records, skipped, nil
 }

@@ -24,11 +24,11 @@ func AttachSummaries(jobs []Job, dir string) (int, error) {
 		return 0, fmt.Errorf("read measured runs: %w", err)
 	}
 	defer f.Close()
-	t, err := NewTable(path, f, ',')
+	t, err := newTable(path, f, ',')
 	if err != nil {
 		return 0, err
 	}
-	if err := t.Need("gpus", "actual_mib_nvidia_smi", "batch_per_gpu", "summary_file"); err != nil {
+	if err := t.need("gpus", "actual_mib_nvidia_smi", "batch_per_gpu", "summary_file"); err != nil {
 		return 0, err
 	}
 	attached := 0
@@ -41,7 +41,7 @@ func AttachSummaries(jobs []Job, dir string) (int, error) {
 		if err != nil {
 			return attached, err
 		}
-		mib, err := t.Number("actual_mib_nvidia_smi", 1, maxMiB)
+		mib, err := t.number("actual_mib_nvidia_smi", 1, maxMiB)
 		if err != nil {
 			return attached, err
 		}
@@ -52,26 +52,26 @@ func AttachSummaries(jobs []Job, dir string) (int, error) {
 			}
 		}
 		if spec.Summary, err = os.ReadFile(filepath.Join(dir, "real_summaries",
-			filepath.Base(t.Text("summary_file")))); err != nil {
+			filepath.Base(t.text("summary_file")))); err != nil {
 			return attached, fmt.Errorf("read a model summary: %w", err)
 		}
 	}
 }
 
 // measuredSpec is what a user of the run would have told the estimator.
-func measuredSpec(t *Table) (s estimator.Spec, err error) {
+func measuredSpec(t *csvTable) (s estimator.Spec, err error) {
 	s.Base = estimator.DefaultBase()
 	for name, to := range map[string]*int{"gpus": &s.GPUs, "batch_per_gpu": &s.Batch, "seq_len": &s.Seq} {
-		v, err := t.Number(name, 0, 1e6)
+		v, err := t.number(name, 0, 1e6)
 		if err != nil {
 			return s, err
 		}
 		*to = int(v)
 	}
-	for i, side := range strings.SplitN(t.Text("input_shape"), "x", 3) {
+	for i, side := range strings.SplitN(t.text("input_shape"), "x", 3) {
 		s.Input[i], _ = strconv.Atoi(side) // empty for text models
 	}
-	switch o := t.Text("optimizer"); {
+	switch o := t.text("optimizer"); {
 	case strings.HasPrefix(o, "transformers"):
 		s.Optimizer = training.AdamWHF
 	case strings.Contains(o, "Adadelta"):
@@ -79,7 +79,7 @@ func measuredSpec(t *Table) (s estimator.Spec, err error) {
 	case strings.Contains(o, "AdamW"):
 		s.Optimizer = training.AdamW
 	}
-	if t.Text("parallel") == "DataParallel" {
+	if t.text("parallel") == "DataParallel" {
 		s.Parallel = estimator.DP
 	}
 	return s, nil

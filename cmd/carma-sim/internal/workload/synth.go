@@ -35,8 +35,8 @@ type Synthetic struct {
 	Seed        uint64
 }
 
-// Check returns the first value that cannot be meant.
-func (s Synthetic) Check() error {
+// check returns the first value that cannot be meant.
+func (s Synthetic) check() error {
 	switch {
 	case s.Submissions < 1 || s.Submissions > maxSubmissions:
 		return fmt.Errorf("submissions %d: must be between 1 and %d", s.Submissions, maxSubmissions)
@@ -53,7 +53,7 @@ func (s Synthetic) Check() error {
 // Synthesise draws a trace of jobs.
 func Synthesise(name string, s Synthetic, jobs []Job) (Workload, error) {
 	w := Workload{Name: name, Jobs: jobs}
-	if err := s.Check(); err != nil {
+	if err := s.check(); err != nil {
 		return w, err
 	}
 	classes := map[string][]int32{}

@@ -71,15 +71,15 @@ func (w *Workload) GPUSeconds() float64 {
 	return sum
 }
 
-// LineError is a line of a file that cannot be used.
-type LineError struct {
+// lineError is a line of a file that cannot be used.
+type lineError struct {
 	File   string
 	Line   int // 0: none in particular
 	Reason string
 	Fatal  bool // nothing after it can be read
 }
 
-func (e *LineError) Error() string {
+func (e *lineError) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("%s: %s", e.File, e.Reason)
 	}

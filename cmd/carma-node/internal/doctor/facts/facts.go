@@ -239,7 +239,7 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 		}
 	}
 	n.Dmem, n.UnlimitedBy = confine.ForNode(c, name, confPath).Dmem(), confine.UnlimitedBy(n.RunDir.Path)
-	n.Samples, n.NVMLErr = Samples(ctx, f.ConfigPath)
+	n.Samples, n.NVMLErr = openSamples(ctx, f.ConfigPath)
 	n.SetsDevices = setsDevices("/etc/environment", "/etc/profile", "/etc/profile.d/*sh", "/etc/bash.bashrc",
 		"/etc/bashrc")
 	_, err := os.Stat(c.SMAct.DCGMI)
@@ -289,8 +289,8 @@ func slots(conf slurmconf.File, node string) []doctor.Path {
 	return files
 }
 
-// Samples reads the GPUs; path is the path of carma.toml.
-func Samples(ctx context.Context, path string) ([]gres.Sample, error) {
+// openSamples reads the GPUs; path is the path of carma.toml.
+func openSamples(ctx context.Context, path string) ([]gres.Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	samples, err := sampler.InChild(ctx, path)

@@ -42,7 +42,7 @@ func OfSite(ctx context.Context, path string, c config.Config, s doctor.Site) (_
 
 // gpusOf returns the GPUs of this machine, which must be alike.
 func gpusOf(ctx context.Context, path string) ([]gres.Sample, error) {
-	samples, err := Samples(ctx, path)
+	samples, err := openSamples(ctx, path)
 	if err != nil {
 		return nil, err
 	}
