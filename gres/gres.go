@@ -80,13 +80,14 @@ type Reading struct {
 	Source      figure.Source
 	Foreign     int // processes of no job of ours
 	MPSClients  int
-	Unreadable  string // as in Sample
-	Quarantined string // why no job may have the GPU: its MPS server has faulted, or the GPU is broken
-	Cause       Cause  // of the quarantine
-	HeldFor     uint32 // a job that has waited long for the GPU; 0: none
-	HeldUID     uint32 // the job's user
-	HeldGPUs    int    // that the job wants on a node
-	HeldOpen    bool   // the job can start now: the GPU is offered again
+	Unreadable  string          // as in Sample
+	CounterJ    figure.Measured // total-energy counter
+	Quarantined string          // why no job may have the GPU: its MPS server has faulted, or the GPU is broken
+	Cause       Cause           // of the quarantine
+	HeldFor     uint32          // a job that has waited long for the GPU; 0: none
+	HeldUID     uint32          // the job's user
+	HeldGPUs    int             // that the job wants on a node
+	HeldOpen    bool            // the job can start now: the GPU is offered again
 }
 
 // Cause is the cause of a GPU's quarantine, and says what ends the quarantine.

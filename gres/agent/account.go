@@ -61,8 +61,10 @@ const sampleOf = 10
 const maxPending = 8640
 
 // begin reads the state of an earlier agent, once, and notes which jobs have ended
-// since the last tick.
-func (c *accounts) begin(ctx context.Context, a *Agent, ended []lease.Ended) {
+// since the last tick. An agent that was killed has written what jobs used up to its
+// last look (readings), but not the sample of that time: jobs' energy goes on from the
+// last look, and the samples have a gap of sampleOf looks at most.
+func (c *accounts) begin(ctx context.Context, a *Agent, readings []gres.Reading, ended []lease.Ended) {
 	now := lease.Now()
 	c.ended = map[jobenv.JobKey]time.Duration{}
 	for _, e := range ended {
@@ -80,9 +82,19 @@ func (c *accounts) begin(ctx context.Context, a *Agent, ended []lease.Ended) {
 		g := c.of(gres.GPU{UUID: m.UUID, Index: m.Index, Model: m.Model, TotalMiB: m.TotalMiB})
 		g.floor.Watts = float64(m.FloorWatts)
 		if since := time.Since(m.At); m.CounterJ.Known() && since > 0 && since < now {
-			g.meter, g.last, g.at = energy.Since(float64(m.CounterJ)), float64(m.CounterJ), now-since
+			g.resume(m.CounterJ, now-since)
 		}
 	}
+	for _, r := range readings {
+		if g := c.of(r.GPU); r.CounterJ.Known() && now-r.Age > g.at {
+			g.resume(r.CounterJ, now-r.Age)
+		}
+	}
+}
+
+// resume goes on from a look of an earlier agent.
+func (g *account) resume(counter figure.Measured, at time.Duration) {
+	g.meter, g.last, g.at = energy.Since(float64(counter)), float64(counter), at
 }
 
 func (c *accounts) of(gpu gres.GPU) *account {

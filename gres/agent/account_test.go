@@ -102,7 +102,7 @@ func TestAccountConserves(t *testing.T) {
 		s := sample(processes...)
 		s.EnergyJ, s.PowerWatts, s.SMActPct = figure.Measured(counter), figure.Measured(step),
 			figure.Measured(rng.Float64()*100)
-		a.accounts.begin(t.Context(), a, ended)
+		a.accounts.begin(t.Context(), a, nil, ended)
 		a.accounts.flush(t.Context(), a)
 		for _, u := range a.account(s, leases, a.Owners, now) {
 			if !math.IsNaN(u.EnergyJ) {
@@ -116,11 +116,33 @@ func TestAccountConserves(t *testing.T) {
 	}
 }
 
+// A killed agent has told the ledger what a job used up to the last look, the records up to the last
+// sample: the next agent counts no look twice.
+func TestAccountGoesOnFromTheLastLook(t *testing.T) {
+	now := lease.Now()
+	a := newAgent()
+	a.Records = &sums{meters: []db.Meter{{UUID: "a", CounterJ: 1000, At: time.Now().Add(-9 * time.Second),
+		FloorWatts: figure.Unknown}}}
+	l := held(1, 1000)
+	l.Age = time.Minute
+	s := sample(gres.Process{PID: 1, UsedMiB: 10})
+	s.EnergyJ = 1950
+	readings := []gres.Reading{{GPU: s.GPU, Age: time.Second, CounterJ: 1900}}
+	a.accounts.begin(t.Context(), a, readings, nil)
+	got := a.account(s, []gres.Lease{l}, owners{1: {JobID: 1}}, now)
+	if len(got) != 1 || got[0].EnergyJ != 50 || math.Abs(got[0].Seconds-1) > 0.1 {
+		t.Errorf("used since the last look: %+v", got)
+	}
+}
+
 // sums adds samples up.
 type sums struct {
 	records
+	meters          []db.Meter // of an earlier agent
 	energy, unowned float64
 }
+
+func (r *sums) Meters(context.Context) ([]db.Meter, error) { return r.meters, nil }
 
 func (r *sums) AddSamples(_ context.Context, samples []db.Sample, _ []db.Meter) error {
 	for _, s := range samples {

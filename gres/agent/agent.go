@@ -287,7 +287,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 		interval = apart // the first look tells of the moment before
 	}
 	a.looked = now
-	a.accounts.begin(ctx, a, ended)
+	a.accounts.begin(ctx, a, s.Readings, ended)
 	owners := once{a.Owners, map[int]resident.Owner{}}
 	readings, usages := a.measure(samples, s.Leases, owners, now, interval)
 	a.watchHealth(ctx, samples)

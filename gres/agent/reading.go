@@ -27,7 +27,7 @@ func (o once) Owner(pid int) resident.Owner {
 // the sample's; the agent replaces the figure by the mean over its window.
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source,
-		Unreadable: s.Unreadable}
+		Unreadable: s.Unreadable, CounterJ: s.EnergyJ}
 	for _, p := range s.Processes {
 		if p.MPS {
 			r.MPSClients++

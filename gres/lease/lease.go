@@ -189,7 +189,7 @@ func (b *Ledger) PutReadings(ctx context.Context, readings []gres.Reading) error
 }
 
 const insertReading = `INSERT INTO gpu (uuid, idx, minor, model, total_mib, mig, numa, nvlink, at_ns, used_mib, smact_pct,
-	source, processes, clients, unreadable) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
+	source, processes, clients, unreadable, counter_j) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
 
 func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	if _, err := tx.Exec("DELETE FROM gpu"); err != nil {
@@ -204,7 +204,7 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	for _, r := range readings {
 		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
 			int64(now-r.Age), r.UsedMiB, r.SMActPct, r.Source, r.Foreign,
-			r.MPSClients, r.Unreadable); err != nil {
+			r.MPSClients, r.Unreadable, r.CounterJ); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}
 	}

@@ -119,7 +119,7 @@ func (b *Ledger) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, 
 }
 
 func readingsOf(q querier) ([]gres.Reading, error) {
-	found, err := q.Query(`SELECT gpu.uuid, idx, minor, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, source, processes, clients, unreadable,
+	found, err := q.Query(`SELECT gpu.uuid, idx, minor, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, source, processes, clients, unreadable, counter_j,
 		coalesce(q.reason, f.reason, ''), iif(q.reason IS NULL, ifnull(f.cause,''), 'mps'), ifnull(h.job_id,0), ifnull(h.uid,0), ifnull(h.gpus,0), ifnull(h.open_ns <= ?,0)
 		FROM gpu LEFT JOIN quarantine q USING (uuid) LEFT JOIN hold h USING (uuid)
 		LEFT JOIN fault f ON f.uuid=gpu.uuid AND f.cause=(SELECT max(cause) FROM fault WHERE uuid=gpu.uuid AND `+standing+`)
@@ -128,7 +128,7 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 	return rows.All(found, err, "read readings", func(r *gres.Reading, scan rows.Scan) error {
 		var at, nvlink int64
 		err := scan(&r.UUID, &r.Index, &r.Minor, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB,
-			(*figure.Measured)(&r.SMActPct), &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
+			(*figure.Measured)(&r.SMActPct), &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable, &r.CounterJ,
 			&r.Quarantined, &r.Cause, &r.HeldFor, &r.HeldUID, &r.HeldGPUs, &r.HeldOpen)
 		r.Age, r.NVLink = now-time.Duration(at), uint64(nvlink)
 		return err

@@ -20,7 +20,8 @@ CREATE TABLE gpu (              -- the last sample of each GPU
   source     TEXT NOT NULL,
   processes  INTEGER NOT NULL,  -- of no job
   clients    INTEGER NOT NULL,  -- of its MPS server
-  unreadable TEXT NOT NULL      -- why it cannot be read, or ''
+  unreadable TEXT NOT NULL,     -- why it cannot be read, or ''
+  counter_j  REAL               -- its total-energy counter; NULL: not read
 ) STRICT;
 
 CREATE TABLE quarantine (       -- GPUs that no job may have
