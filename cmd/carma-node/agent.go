@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"carma/cmd/carma-node/internal/doctor"
 	"carma/cmd/internal/cli"
 	"carma/gres/agent"
 	"carma/gres/capacity"
@@ -168,11 +169,9 @@ func configOf(path, slurmConf string) (config.Config, error) {
 		return c, err
 	}
 	s, _ := slurmconf.Settings(confine.ForNode(c, "", slurmConf).SlurmConf) // unreadable: no line of CARMA's
-	for _, name := range []string{"JobSubmitPlugins", "Prolog", "TaskProlog", "Epilog"} {
-		if strings.Contains(s.Setting(name), "carma") {
-			return c, fmt.Errorf("read configuration: there is no %s, and slurm.conf has %s=%s: restore the file, or take "+
-				"CARMA's lines out of slurm.conf to observe", path, name, s.Setting(name))
-		}
+	if line := doctor.ActsBy(s.Setting); line != "" {
+		return c, fmt.Errorf("read configuration: there is no %s, and slurm.conf has %s: restore the file, or take "+
+			"CARMA's lines out of slurm.conf to observe", path, line)
 	}
 	return c, nil
 }

@@ -160,6 +160,10 @@ func TestObserve(t *testing.T) {
 			t.Errorf("the agent ran %s", line)
 		}
 	}
+	doctor, words, err := c.run("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 doctor --node")
+	if err != nil || strings.Contains(doctor, "fail  ") || !strings.Contains(doctor, "no line that has CARMA act") {
+		t.Errorf("%v\n%s%s", err, doctor, words)
+	}
 }
 
 // recorded waits until a job has a record with slurmctld's word on its end: no Epilog writes one before the job has

@@ -37,6 +37,7 @@ type Facts struct {
 	ConfigPath string
 	Config     config.Config
 	ConfigErr  error
+	NoConfig   bool // there is no carma.toml, so that the agent observes
 	Disabled   bool // carma.disable stands beside carma.toml
 
 	SlurmConf    slurmconf.File // slurm.conf as in the file
@@ -117,6 +118,9 @@ func (p Path) safe() bool { return p.Err == nil && p.UID == 0 && p.Mode.Perm()&0
 
 // Diagnose returns the findings on the facts, in an order to fix them in.
 func Diagnose(f Facts) []Finding {
+	if f.ConfigErr == nil && f.Config.Observes() {
+		return observing(f)
+	}
 	d := &diagnosis{Facts: f}
 	d.configuration()
 	if f.ConfigErr == nil {

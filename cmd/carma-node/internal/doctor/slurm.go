@@ -52,12 +52,12 @@ func (d *diagnosis) slurm() {
 			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)),
 				"restart slurmctld once the plugin fits, or update this machine")
 		}
-		if d.Federation != "" {
+		if d.Federation != "" && !d.Config.Observes() {
 			say(Fail, "the cluster belongs to federation "+d.Federation+": a job that another cluster has submitted can be "+
 				"neither returned to the queue nor requeued here",
 				"use clusters without a federation (sbatch -M); docs/situations.md")
 		}
-		if v := d.Installed; v.Major == 25 && (v.Minor == 5 || v.Minor == 11 && v.Micro < 7) {
+		if v := d.Installed; v.Major == 25 && (v.Minor == 5 || v.Minor == 11 && v.Micro < 7) && !d.Config.Observes() {
 			say(Warn, "Slurm "+versionText(v)+" forgets the licences of a job that is requeued: it runs again without them",
 				"update Slurm to 25.11.7 or later where jobs ask for licences")
 		}

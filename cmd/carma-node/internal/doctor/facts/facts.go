@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/cmd/carma-node/internal/doctor"
+	"carma/cmd/internal/cli"
 	"carma/db"
 	"carma/gres"
 	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/sampler"
-	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/launch"
@@ -37,10 +37,12 @@ import (
 // facts.
 func Gather(ctx context.Context, path, name string, controller, node bool) doctor.Facts {
 	f := doctor.Facts{ConfigPath: path}
-	if f.Config, f.ConfigErr = config.Load(path, os.ReadFile); f.ConfigErr != nil {
+	if f.Config, f.ConfigErr = cli.Config(path); f.ConfigErr != nil {
 		return f
 	}
-	_, err := os.Stat(filepath.Join(filepath.Dir(path), "carma.disable"))
+	_, err := os.Stat(path)
+	f.NoConfig = errors.Is(err, fs.ErrNotExist)
+	_, err = os.Stat(filepath.Join(filepath.Dir(path), "carma.disable"))
 	f.Disabled = err == nil
 	slurm := sctl.For(f.Config.Slurm, os.Getenv("SLURM_CONF"))
 	f.Installed, _ = slurm.Version(ctx)
@@ -63,7 +65,7 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 			_, f.UserKey.Err = extra.ReadTags(key, os.ReadFile)
 		}
 	}
-	if f.RunningErr == nil {
+	if f.RunningErr == nil && !f.Config.Observes() {
 		tell(ctx, &f, slurm)
 	}
 	if !controller && !node {
