@@ -58,7 +58,7 @@ func attackSubmissions(t *testing.T, c *cluster) {
 	const jobs = 40
 	booked := func() int {
 		ids := strings.Fields(c.sh(bob, fmt.Sprintf("for i in $(seq %d); do sbatch --parsable -H %s; done", jobs, small)))
-		n, _ := strconv.Atoi(c.sh("", "squeue -h -j "+strings.Join(ids, ",")+" -o %b | grep -c carma || true"))
+		n, _ := strconv.Atoi(c.sh("", "squeue -h -j "+strings.Join(ids, ",")+" -o %b | grep -c carma:8192 || true"))
 		c.sh("", "scancel "+strings.Join(ids, " "))
 		return n
 	}
@@ -84,7 +84,7 @@ func attackSubmissions(t *testing.T, c *cluster) {
 		for _, stop := range stops {
 			stop()
 		}
-		late := c.sh("", "grep -c 'job accepted as written' ../log/slurmctld.log || true")
+		late := c.sh("", "grep -cE '"+unanswered+"' ../log/slurmctld.log || true")
 		attacked(t, "long scripts in three loops",
 			fmt.Sprintf("%d of %d jobs of another user booked, %d without the loops; %s in the log", got, jobs, alone, late))
 		c.sh("", "scancel -u "+alice)

@@ -14,8 +14,11 @@ import (
 	"time"
 )
 
-// A broken libcarma leaves slurmctld alive and the job as it was written, and
-// says so in one line.
+// unanswered finds the lines of slurmctld's log about jobs that libcarma has not answered for.
+const unanswered = "job accepted as written|whole GPUs booked for a job"
+
+// A broken libcarma leaves slurmctld alive, and says so in one line. One that could be loaded has told
+// before what is booked for jobs that it fails on, whole GPUs; else a job is as it was written.
 func TestBrokenLibcarma(t *testing.T) {
 	faulty := filepath.Join(t.TempDir(), "libcarma.so")
 	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-tags", "carmafault", "-o", faulty,
@@ -26,6 +29,7 @@ func TestBrokenLibcarma(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const asWritten, wholeGPU = `^gres[:/]gpu:1$`, `^gres[:/]gpu:1,gres[:/]carma:40536$`
 	for _, c := range []struct {
 		name, script, log string
 		library           []byte // nil: none
@@ -52,21 +56,31 @@ func TestBrokenLibcarma(t *testing.T) {
 				}
 			}
 			cl.restart("slurmctld")
+			want := asWritten
+			if c.script != "" {
+				want = wholeGPU
+			}
 			for range 3 {
 				id := cl.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=banana\n"+c.script+"\nsleep 1\n")
-				if got := cl.job(id, "%b"); got != "gres:gpu:1" && got != "gres/gpu:1" {
-					t.Errorf("job asks for %s", got)
+				if got := cl.job(id, "%b"); !regexp.MustCompile(want).MatchString(got) {
+					t.Errorf("job asks for %s, want %s", got, want)
 				}
-				if out := cl.sh("", "scontrol show job "+id); strings.Contains(out, "AdminComment") {
+				out := cl.sh("", "scontrol show job "+id)
+				if strings.Contains(out, "AdminComment") != (c.script != "") ||
+					c.script != "" && !strings.Contains(out, "slurmctld was too busy to read what the job says") {
 					t.Errorf("job was annotated:\n%s", out)
 				}
+			}
+			if c.script != "" {
+				id := cl.sbatch(alice, "--gres=gpu:1", c.script+"\ntrue\n")
+				cl.ends(id, "COMPLETED")
 			}
 			cl.sh("", "scontrol ping | grep UP")
 			log, err := os.ReadFile(filepath.Join(cl.dir, "log", "slurmctld.log"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			lines := regexp.MustCompile(`(?m)^.*job accepted as written.*$`).FindAllString(string(log), -1)
+			lines := regexp.MustCompile("(?m)^.*("+unanswered+").*$").FindAllString(string(log), -1)
 			if len(lines) != 1 || !strings.Contains(lines[0], c.log) {
 				t.Errorf("%d lines: %v\nwant one with %s", len(lines), lines, c.log)
 			}

@@ -10,11 +10,25 @@
  *   char *carma_tick(void);
  *   char *carma_recovery(void);
  *   char *carma_managed(void);
+ *   char *carma_whole(void);
  *   char *carma_annotate(const char *ask, size_t len);
  *
  * carma_recovery returns the partitions that take jobs from CARMA alone, with
  * commas between, as of the last carma_configure or carma_tick; NULL: none. carma_managed
  * returns all partitions of carma.toml so.
+ *
+ * carma_whole returns, of the same time, what is booked for jobs that carma_annotate does not
+ * answer for: whole GPUs. Blocks of lines, each begun by
+ *
+ *   whole K LIST CONSTRAINS PARTITION
+ *
+ * for jobs that ask for K GPUs of a node in tres_per_node (LIST is "node"), or for K GPUs in
+ * tres_per_job and one node ("job"); CONSTRAINS as below; PARTITION is empty for jobs that name
+ * none. The lines of a block are as those of an answer, but for
+ *
+ *   book ENTRY             stands behind the job's own GPUs in tres_per_node
+ *   constrain TEXT         is the job's extra; CARMA_NO_VAL there stands for its user_id
+ *   time_limit MINUTES     for jobs without a limit, or with a longer one
  *
  * ask holds the fields below, each ended by a NUL, and then the script:
  *
@@ -32,7 +46,7 @@
  * NULL to leave the job alone, or lines "word text\n":
  *
  *   vars NAME,NAME         the only line: ask again, with the values of these variables
- *   leave TEXT             leave the job alone; TEXT is for the log
+ *   leave TEXT             there is no answer, because of TEXT, which is for the log
  *   refuse TEXT            refuse the job; TEXT is for the user
  *   tres_per_node LIST     set the list (empty: clear it); also
  *                          tres_per_job, tres_per_socket, tres_per_task, extra
@@ -49,7 +63,7 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 10
+#define CARMA_ABI 11
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'

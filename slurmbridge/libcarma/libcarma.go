@@ -80,6 +80,16 @@ func carma_managed() *C.char {
 	return C.CString(site.managed)
 }
 
+// carma_whole returns what is booked for jobs that carma_annotate does not answer for.
+//
+//export carma_whole
+func carma_whole() *C.char {
+	if site.whole == "" {
+		return nil
+	}
+	return C.CString(site.whole)
+}
+
 // carma_annotate answers for a job.
 //
 //export carma_annotate

@@ -25,6 +25,7 @@ type siteFile struct {
 	site       annotate.Site
 	recovery   string // partitions for jobs from CARMA alone, with commas between
 	managed    string // all partitions of carma.toml
+	whole      string // the blocks of carma_whole
 	usable     bool
 	said       string // why the key cannot be read
 	history    historyFile
@@ -75,6 +76,7 @@ func (s *siteFile) load() error {
 	s.managed = strings.Join(c.PartitionNames(), ",")
 	s.recovery = strings.Join(slices.DeleteFunc(c.PartitionNames(),
 		func(name string) bool { return !c.RecoveryOf(name) }), ",")
+	s.whole = wholes(&s.site)
 	s.history.path = c.History.File
 	err = s.history.load()
 	s.site.History = s.history.snapshot

@@ -44,11 +44,21 @@ const char *record_default_partition(void); /* NULL: there is none, or it is not
 bool record_constrains(void); /* whether slurmctld compares jobs' extra with what nodes have there */
 bool record_operates(uint32_t uid); /* whether slurmctld takes the user for an operator or administrator */
 
+/* whole.c: an answer as libcarma's (carma.h) by which a job for which there is none has whole GPUs; the
+ * caller frees it. gpus are those that follow from the job's tasks. NULL: the job asks for no GPUs, not
+ * plainly, or not in one partition of CARMA's. */
+char *whole_answer(const job_desc_msg_t *job, const char *gpus);
+
 /* What a release of Slurm has. From 24.11 on jobs of srun wait for a constraint, too. */
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 11, 0)
 #define HAS_EXTRA 1
 #else
 #define HAS_EXTRA 0
+#endif
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
+#define GRES_PREFIX "gres/" /* slurm_get_next_tres() skips only "/" */
+#else
+#define GRES_PREFIX "gres:" /* slurm_opt writes it so up to 23.02 */
 #endif
 
 #endif

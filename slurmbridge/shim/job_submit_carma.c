@@ -19,12 +19,6 @@
 
 #include "job.h"
 
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
-#define GRES_PREFIX "gres/" /* slurm_get_next_tres() skips only "/" */
-#else
-#define GRES_PREFIX "gres:" /* slurm_opt writes it so up to 23.02 */
-#endif
-
 /* A 16 bit field that the user left unset holds NO_VAL16. */
 #define WIDE(v) ((v) == NO_VAL16 ? CARMA_NO_VAL : (uint32_t)(v))
 #define TEXT(s) ((s) ? (s) : "")
@@ -143,8 +137,6 @@ static int apply_line(job_desc_msg_t *job, const char *word, const char *text, c
 		tell(err_msg, slurm_xstrdup(text));
 	} else if (!strcmp(word, "comment")) {
 		add_comment(job, text);
-	} else if (!strcmp(word, "leave")) {
-		worker_complain(text);
 	} else if (!strcmp(word, "refuse")) {
 		tell(err_msg, slurm_xstrdup(text));
 		return ESLURM_INVALID_GRES;
@@ -360,24 +352,42 @@ static char *ask_of(const job_desc_msg_t *job, const char *gpus, const char *val
 	return n < 0 ? NULL : ask;
 }
 
-/* libcarma's answer for a job; NULL: none. Where the first wants the values of variables, a second is
- * made with them. */
-static char *answer_for(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid)
+/* libcarma's answer for a job; NULL: it leaves the job alone, or, where why is set, has no answer. Where
+ * the first wants the values of variables, a second is made with them. */
+static char *answer_for(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid, const char **why)
 {
 	char values[CARMA_ARGS_MAX] = "", *ask, *answer;
 	size_t len;
 
 	for (bool again = false;; again = true) {
 		if (!(ask = ask_of(job, gpus, values, &len))) {
-			worker_complain("out of memory");
+			*why = "out of memory";
 			return NULL;
 		}
-		answer = worker_ask(submit_uid, ask, len);
+		answer = worker_ask(submit_uid, ask, len, why);
 		if (again || !answer || strncmp(answer, "vars ", 5))
 			return answer;
 		join_values(job, answer + 5, values, sizeof(values));
 		free(answer);
 	}
+}
+
+/* libcarma's answer, or what stands for one that does not come; NULL: the job stays as it was written. */
+static char *answer_or_whole(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid)
+{
+	const char *why = NULL;
+	char *answer = answer_for(job, gpus, submit_uid, &why), *whole;
+
+	if (answer && !strncmp(answer, "leave ", 6)) {
+		why = answer + 6;
+		answer[strcspn(answer, "\n")] = '\0';
+	}
+	if (!why)
+		return answer;
+	whole = whole_answer(job, gpus);
+	worker_complain(whole ? "whole GPUs booked for a job" : AS_WRITTEN, why);
+	free(answer);
+	return whole;
 }
 
 static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
@@ -395,7 +405,7 @@ static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		return rc;
 	}
 	gpus_for_tasks(job, gpus, sizeof(gpus));
-	if (!(answer = answer_for(job, gpus, submit_uid)))
+	if (!(answer = answer_or_whole(job, gpus, submit_uid)))
 		return SLURM_SUCCESS;
 	booked = !strncmp(answer, "tres_per_node ", 14) || strstr(answer, "\ntres_per_node ");
 	rc = apply(job, answer, err_msg);

@@ -57,8 +57,10 @@ const char *library_load(struct library *lib, const char *config, const char *gr
 	*(void **)&lib->tick = dlsym(so, "carma_tick");
 	*(void **)&lib->recovery = dlsym(so, "carma_recovery");
 	*(void **)&lib->managed = dlsym(so, "carma_managed");
+	*(void **)&lib->whole = dlsym(so, "carma_whole");
 	*(void **)&lib->version = dlsym(so, "carma_version");
-	if (!abi || !configure || !lib->annotate || !lib->tick || !lib->recovery || !lib->managed || !lib->version || abi() != CARMA_ABI)
+	if (!abi || !configure || !lib->annotate || !lib->tick || !lib->recovery || !lib->managed || !lib->whole ||
+	    !lib->version || abi() != CARMA_ABI)
 		return "libcarma.so and the plugin are of different versions";
 	*message = configure(config, gres_prefix);
 	return NULL;

@@ -10,6 +10,7 @@ struct library {
 	char *(*tick)(void);
 	char *(*recovery)(void);
 	char *(*managed)(void);
+	char *(*whole)(void);
 	char *(*version)(void);
 };
 

@@ -21,8 +21,14 @@ extern int slurm_error(const char *format, ...) __attribute__((format(printf, 1,
 void worker_start(const char *gres_prefix);
 
 /* Ask libcarma about one job of a user (carma.h) for at most 50 ms. Takes ask
- * over. Returns NULL, having logged why, or an answer that the caller frees. */
-char *worker_ask(uint32_t uid, char *ask, size_t len);
+ * over. Returns an answer that the caller frees; NULL: libcarma leaves the job alone,
+ * or, where why is set, it has not answered. */
+char *worker_ask(uint32_t uid, char *ask, size_t len, const char **why);
+
+/* The lines of a block of carma_whole (carma.h) for a job that names partitions, with commas
+ * between; the caller frees them. NULL: none of the partitions is CARMA's, several are, or no
+ * block is known. Never waits for libcarma. */
+char *worker_whole(const char *partitions, const char *list, uint32_t gpus, bool constrains);
 
 /* Whether a list of partitions names one that carma.toml has for recovery; its
  * name is written to name. Never waits for libcarma; false while that is missing. */
@@ -31,8 +37,9 @@ bool worker_recovers(const char *partitions, char *name, size_t room);
 /* Whether a list of partitions names one of carma.toml's. As worker_recovers(). */
 bool worker_manages(const char *partitions);
 
-/* Log that a job goes on as it was written; one line a minute and a count. */
-void worker_complain(const char *why);
+/* Log what became of a job for which there is no answer, and why; one line a minute and a count. */
+void worker_complain(const char *what, const char *why);
+#define AS_WRITTEN "job accepted as written"
 
 /* Whether the switch file, carma.disable beside carma.toml, was there at the last look, half
  * a second ago. Never waits for a file system. */

@@ -61,6 +61,7 @@ static struct {
 	struct library lib;
 	char *recovery; /* partitions that take jobs from CARMA alone, with commas between */
 	char *managed;  /* all partitions of carma.toml */
+	char *whole;    /* what is booked for jobs without an answer (carma.h) */
 } w = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 bool worker_is_off(void)
@@ -68,7 +69,7 @@ bool worker_is_off(void)
 	return w.off;
 }
 
-void worker_complain(const char *why)
+void worker_complain(const char *what, const char *why)
 {
 	time_t now = time(NULL);
 	unsigned long unlogged;
@@ -82,7 +83,7 @@ void worker_complain(const char *why)
 		w.logged = now;
 	pthread_mutex_unlock(&w.lock);
 	if (say)
-		slurm_error("job_submit/carma: job accepted as written: %s (%lu more since the last such line)", why, unlogged);
+		slurm_error("job_submit/carma: %s: %s (%lu more since the last such line)", what, why, unlogged);
 }
 
 static void log_and_free(char *message)
@@ -205,16 +206,18 @@ static void say_version(void)
  * that is closed to users must stay so. */
 static void read_partitions(void)
 {
-	char *recovery = w.lib.recovery(), *managed = w.lib.managed(), *before[2];
+	char *recovery = w.lib.recovery(), *managed = w.lib.managed(), *whole = w.lib.whole(), *before[3];
 
 	pthread_mutex_lock(&w.lock);
 	before[0] = w.recovery;
 	before[1] = w.managed;
+	before[2] = w.whole;
 	w.recovery = recovery;
 	w.managed = managed;
+	w.whole = whole;
 	pthread_mutex_unlock(&w.lock);
-	free(before[0]);
-	free(before[1]);
+	for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++)
+		free(before[i]);
 }
 
 /* Whether a list with commas holds the first n bytes of name as an entry. */
@@ -263,6 +266,45 @@ bool worker_manages(const char *partitions)
 	return found;
 }
 
+/* The lines of the block that head begins, and their length; NULL: there is no such block. */
+static const char *block_of(const char *head, size_t *len)
+{
+	size_t n = strlen(head);
+	const char *end;
+
+	for (const char *line = w.whole; line && *line; line = *end ? end + 1 : end) {
+		end = strchrnul(line, '\n');
+		if (strncmp(line, head, n))
+			continue;
+		line += n;
+		end = strstr(line, "\nwhole ");
+		*len = end ? (size_t)(end + 1 - line) : strlen(line);
+		return line;
+	}
+	return NULL;
+}
+
+char *worker_whole(const char *partitions, const char *list, uint32_t gpus, bool constrains)
+{
+	const char *found = NULL, *lines;
+	size_t len = 0, many = 0, n;
+	char head[128], *copy;
+
+	pthread_mutex_lock(&w.lock);
+	for (const char *end; partitions && many < 2; partitions = *end ? end + 1 : NULL) {
+		end = strchrnul(partitions, ',');
+		n = (size_t)snprintf(head, sizeof(head), "whole %u %s %d %.*s\n", gpus, list, constrains,
+				     (int)(end - partitions), partitions);
+		if (n < sizeof(head) && (lines = block_of(head, &len))) {
+			found = lines;
+			many++;
+		}
+	}
+	copy = many == 1 ? strndup(found, len) : NULL;
+	pthread_mutex_unlock(&w.lock);
+	return copy;
+}
+
 static void *work(void *unused)
 {
 	const char *trouble;
@@ -279,7 +321,7 @@ static void *work(void *unused)
 	prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0);
 	log_and_free(message);
 	if (trouble)
-		worker_complain(trouble);
+		worker_complain(AS_WRITTEN, trouble);
 	dlerror(); /* the second call frees what the first has returned (glibc, dlerror.c) */
 	if (!trouble) {
 		say_version();
@@ -413,7 +455,7 @@ static const char *await(struct ask *a, unsigned long round, struct timespec unt
 	return state == WAITING ? "libcarma is busy" : NULL;
 }
 
-char *worker_ask(uint32_t uid, char *ask, size_t len)
+char *worker_ask(uint32_t uid, char *ask, size_t len, const char **why)
 {
 	struct timespec until = in_ms(ASK_MS);
 	struct ask *a = new_ask(uid, ask, len);
@@ -423,7 +465,7 @@ char *worker_ask(uint32_t uid, char *ask, size_t len)
 	bool asleep = false;
 
 	if (!a) {
-		worker_complain("out of memory");
+		*why = "out of memory";
 		return NULL;
 	}
 	pthread_mutex_lock(&w.lock);
@@ -441,7 +483,6 @@ char *worker_ask(uint32_t uid, char *ask, size_t len)
 		drop(a);
 	else
 		trouble = await(a, round, until, &answer);
-	if (trouble)
-		worker_complain(trouble);
+	*why = trouble;
 	return answer;
 }

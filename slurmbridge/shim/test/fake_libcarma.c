@@ -39,6 +39,20 @@ char *carma_recovery(void)
 	return strdup("other,gpu-recovery");
 }
 
+/* For jobs in partition late, and those that name none. */
+char *carma_whole(void)
+{
+	static char text[1 << 14];
+	size_t n = 0;
+
+	for (int i = 0; i < 16; i++)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "whole %d %s %d %s\nbook %scarma:%d\n%stime_limit 240\nenv V=1\n"
+				      "env LIST=%s\ntime SUBMIT\ncomment carma={\"late\":1}\n", 1 + i / 8, i & 1 ? "job" : "node",
+				      i >> 1 & 1, i & 4 ? "late" : "", prefix, 100 * (1 + i / 8),
+				      i & 2 ? "constrain carma1>=100|carma1u4294967294>=100\n" : "", i & 1 ? "job" : "node");
+	return strdup(text);
+}
+
 static int ticks, long_ticks;
 
 char *carma_tick(void)

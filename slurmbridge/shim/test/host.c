@@ -63,6 +63,7 @@ int main(int argc, char **argv)
 		check_slot();
 		check_keys();
 		check_vars();
+		check_whole();
 		check_starved();
 		check_stuck();
 		check_tick(script);

@@ -81,6 +81,9 @@ void check_modify(void);
 void check_switch(void);
 void check_spank(const char *script);
 
+/* whole.c */
+void check_whole(void);
+
 /* fairness.c */
 void check_queue(void);
 void check_flood(void);
