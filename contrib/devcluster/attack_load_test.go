@@ -21,7 +21,7 @@ func TestAttackLoad(t *testing.T) {
 		id := c.sbatch(bob, "-H", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\ntrue\n")
 		defer c.sh("", "scancel "+id)
 		return c.job(id, "%b")
-	}, "carma")
+	}, "carma:4096")
 	attackServer(t, c)
 	attackExclusive(t, c)
 	c.noDrain()
