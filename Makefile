@@ -131,7 +131,7 @@ test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile va
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
-# RUN='TestSteps|TestArray' takes some of the tests. REAL_MPS=yes takes NVIDIA's own MPS
+# RUN='TestSteps|TestRestarts' takes some of the tests. REAL_MPS=yes takes NVIDIA's own MPS
 # control daemon, as root; tests whose jobs need an MPS server are skipped.
 test-integration: deps-test-integration all $(PROGRESS) ## tests on a real Slurm, as root by sudo; RUN= takes some
 	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null

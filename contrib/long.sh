@@ -3,7 +3,7 @@
 #
 # The long tests and the benchmarks: `make test-NAME` and `make bench-NAME` of those below call
 # long.sh with the name of the target; long.sh --list prints the targets for make help. Variables of
-# make's command line reach this script: RUN='TestSteps|TestArray' takes some tests on a live Slurm,
+# make's command line reach this script: RUN='TestSteps|TestRestarts' takes some tests on a live Slurm,
 # SLURM_PREFIX=/opt/slurm-23.11 a Slurm of contrib/versions/build.sh, DEBIAN=trixie another Debian.
 set -euo pipefail
 

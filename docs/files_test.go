@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -50,4 +51,56 @@ func TestFiles(t *testing.T) {
 	if files < 60 {
 		t.Errorf("architecture.md names %d files", files)
 	}
+}
+
+// Each test that a page or .ci/run names is there: go test -run with a name that no test has passes, and
+// .ci/run named one for months that was gone.
+func TestNamedTests(t *testing.T) {
+	defined := map[string]bool{}
+	function := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w+)\(`)
+	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == ".git" || d.Name() == "build") {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range function.FindAllSubmatch(text, -1) {
+			defined[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, _ := filepath.Glob("*.md")
+	more, _ := filepath.Glob("*/*.md")
+	name := regexp.MustCompile(`\b(?:Test|Benchmark|Fuzz)[A-Z]\w*\b`)
+	outside := []string{"../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../.ci/run", "../Makefile",
+		"../contrib/long.sh"}
+	for _, path := range slices.Concat(pages, more, outside) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range name.FindAllString(string(text), -1) {
+			if !defined[n] && !begins(defined, n) {
+				t.Errorf("%s names %s, which is no test", path, n)
+			}
+		}
+	}
+}
+
+// begins tells whether a name is the beginning of tests, as in "-run TestAbuse".
+func begins(defined map[string]bool, name string) bool {
+	for d := range defined {
+		if strings.HasPrefix(d, name) {
+			return true
+		}
+	}
+	return false
 }

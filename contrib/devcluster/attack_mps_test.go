@@ -21,13 +21,14 @@ import (
 func TestAttackNextUser(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
+	stop := func() string { return "" } // what would stop alice's servers of the next attack before her jobs have them
 	for _, a := range []struct {
 		what string
 		do   func(pipes []string)
 	}{
 		{"a stopped server", func(pipes []string) { c.stopServers(pipes) }},
 		{"servers that are stopped whenever they are seen", func(pipes []string) {
-			c.background(alice, "while :; do pkill -STOP -u "+alice+" -f '^nvidia-cuda-mps-server'; sleep 0.05; done")
+			stop = c.background(alice, "while :; do pkill -STOP -u "+alice+" -f '^nvidia-cuda-mps-server'; sleep 0.05; done")
 			time.Sleep(time.Second)
 		}},
 		{"a connection that says nothing", func(pipes []string) { c.keep("silent", pipes) }},
@@ -40,6 +41,7 @@ func TestAttackNextUser(t *testing.T) {
 		a.do(pipes)
 		c.sh(alice, "scancel "+strings.Join(ids, " "))
 		c.nextUser(a.what)
+		stop()
 	}
 	c.noDrain()
 }
@@ -64,12 +66,13 @@ func (c *cluster) booked(user, script string) (id string) {
 	c.t.Helper()
 	c.eventually(func() string {
 		id = c.sbatch(user, "-H", script)
-		books := c.job(id, "%b")
-		if !strings.Contains(books, "carma") {
+		shown := c.show(id)
+		if !strings.Contains(shown, "carma={") || strings.Contains(shown, "too busy to read") {
 			c.sh("", "scancel "+id)
+			return "late"
 		}
-		return books
-	}, "carma")
+		return "in time"
+	}, "in time")
 	c.sh(user, "scontrol release "+id)
 	return id
 }

@@ -122,6 +122,9 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	asked := job.TRES.read()
 	a := Annotation{Managed: true, TRES: asked.without(), Extra: job.Extra}
 	k, err := gpusPerNode(job, asked, part.GPUsPerNode)
+	if err == nil {
+		err = asked.unclear(s.GresPrefix)
+	}
 	if err != nil {
 		return Annotation{}, fmt.Errorf("partition %s: %w", name, err)
 	}

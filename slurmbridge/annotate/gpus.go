@@ -2,7 +2,22 @@
 
 package annotate
 
-import "fmt"
+import (
+	"fmt"
+
+	"carma/slurmbridge/tres"
+)
+
+// unclear refuses a request that slurmctld may count otherwise: GPUs beyond the booking would come ahead of all who
+// wait.
+func (l *lists) unclear(gresPrefix string) error {
+	for _, list := range [...]*tres.List{&l.perNode, &l.perJob, &l.perSocket, &l.perTask} {
+		if entry := list.Unclear(gresPrefix == "gres/"); entry != "" {
+			return fmt.Errorf("releases of Slurm count %q differently; write gpu:2 or gpu:TYPE:2, without blanks", entry)
+		}
+	}
+	return nil
+}
 
 // gpusPerNode returns the most GPUs that job can get on one node, 0 if it asks
 // for none. A node's gres/gpu counts slots, several to a GPU, so slurmctld

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // GPU counts slots, several to a GPU. Carma counts the MiB of GPU memory that all GPUs of a
@@ -158,6 +159,47 @@ func (b *byType) with(e Entry) (sum int64) {
 	}
 	b.sum = min(b.sum+e.Count, 1<<50)
 	return min(b.sum, 1<<40)
+}
+
+// Unclear returns the first entry about GPUs of a request that slurmctld may count otherwise than Parse does; empty:
+// there is none. "gpu: 2" are two GPUs in Slurm 22.05 and one in 24.11, "gpu:+2" the other way round, and "gpu=2" one
+// in 22.05 (TestSpellingsBySlurm). equals: Slurm takes a count behind "=", as from 23.11 on.
+func (l List) Unclear(equals bool) string {
+	if l.GPUs == 0 {
+		return ""
+	}
+	if strings.ContainsFunc(l.Text, unicode.IsSpace) { // Parse reads entries without blanks around them
+		return l.Text
+	}
+	for e := range Parse(l.Text) {
+		if e.Name == GPU && !isPlain(e.text[strings.Index(e.text, GPU)+len(GPU):], equals) {
+			return e.text
+		}
+	}
+	return ""
+}
+
+// isPlain tells whether what stands behind a name is ":TYPE", ":COUNT", ":TYPE:COUNT" or nothing.
+func isPlain(rest string, equals bool) bool {
+	parts, begins := 0, false
+	for i := range len(rest) {
+		switch c := rest[i]; {
+		case c == ':' || c == '=' && equals:
+			if begins {
+				return false
+			}
+			parts, begins = parts+1, true
+		case isLetterOrDigit(c), !begins && (c == '_' || c == '-' || c == '.'):
+			begins = false
+		default:
+			return false
+		}
+	}
+	return parts <= 2 && !begins
+}
+
+func isLetterOrDigit(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
 // Without returns the list as written, less the entries that book memory.

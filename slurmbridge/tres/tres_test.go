@@ -35,6 +35,25 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestUnclear(t *testing.T) {
+	for _, list := range []string{"", "gpu", "gpu:2", "gres:gpu:2", "gres/gpu:a100:2", "gpu:3090:1",
+		"gpu:nvidia_a100-80.gb:2",
+		"gpu:a100", "gres:gpu:1,gres:gpu:a:2", "vgpu: 2", "x:1", "gpu:0", "gres/gpu:1K"} {
+		if got := Read(list).Unclear(false); got != "" {
+			t.Errorf("%q: %q is unclear", list, got)
+		}
+	}
+	for _, list := range []string{"gpu: 2", "gpu:2 ", "gpu:1, x:1", "gpu:+2", "gpu:-2", "gpu:2:", "gpu::2", "gpu:a:b:2",
+		"gpu:2(S:0)", "gpu:2;gpu:1", "gpu:1,gres:gpu:a+b:1", "gpu:_a", "gpu:a=:2", "gpu:1\u00a0"} {
+		if got := Read(list).Unclear(true); got == "" {
+			t.Errorf("%q is plain", list)
+		}
+	}
+	if l := Read("gres/gpu:a=2,gpu=1"); l.Unclear(true) != "" || l.Unclear(false) != "gres/gpu:a=2" {
+		t.Errorf("%q, %q", l.Unclear(true), l.Unclear(false))
+	}
+}
+
 func TestWithout(t *testing.T) {
 	for _, c := range []struct {
 		list, rest string

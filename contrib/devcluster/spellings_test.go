@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// spellings are requests for GPUs as clients send them: as documented, as people mistype them, and as somebody
+// would who wants more GPUs than are booked.
+var spellings = []string{
+	"2", "02", "a:2", "2:2", "a", "0x2", "2.5", "1b", "2e0", "no_consume:2", "none", "3090:1", "nvidia_a100-80.gb:2",
+	" 2", "2 ", "+2", "-2", "=2", " a:2", "a :2", "a: 2", "a=2", "a:=2", "2,gpu:0", "0,gpu:2", "2,gpu:2", "1,gpu:2",
+	"a:1,gpu:b:1", "1,,gpu:2", "1,", "2;gpu:1", "2(S:0)", "2:", ":2", "a:b:2", "99999999999999999999", "4294967298",
+	"18446744073709551618", "1K", "2\\,gpu:2", "2, gpu:2", "1,gres:gpu:2", "1,gres/gpu:2", "1,gpu=2", "1,GPU:2",
+	"1,carma:1", "1,carma: 1", "1,carma=1", "1, carma:1", "1,shard:1",
+}
+
+// Whatever slurmctld counts as GPUs is booked: each spelling is refused, by Slurm or by CARMA, or CARMA reads as
+// many GPUs as slurmctld does.
+func TestSpellingsBySlurm(t *testing.T) {
+	needsMySQL(t)
+	c := up(t, "--nodes", "1", "--slurmdbd") // without slurmdbd slurmctld shows no count of a pending job
+	raw := c.client("rawjob")
+	count := func(text, gres string) int64 {
+		m := regexp.MustCompile(`\b(?:Req)?TRES=\S*gres/` + gres + `=(\d+)`).FindStringSubmatch(text)
+		if m == nil {
+			return 0
+		}
+		n, _ := strconv.ParseInt(m[1], 10, 64)
+		return n
+	}
+	taken, refused := map[string]string{}, 0
+	for _, spelling := range spellings {
+		sent := map[string]string{}
+		for _, option := range []string{"--gres=gpu:", "--gres=gpu", "--gpus=", "--gpus-per-node=", "-n1 --gpus-per-task=",
+			"--sockets-per-node=1 --gpus-per-socket="} {
+			sent["sbatch "+option+spelling] = "sbatch --parsable -H -N1 -p gpu " + option + quote(spelling) + " --wrap true"
+		}
+		for _, prefix := range []string{"gres:", "gres/", ""} {
+			for _, list := range []string{"tres_per_node", "tres_per_job"} {
+				text := prefix + "gpu:" + spelling
+				sent[list+"="+text] = raw + " submit gpu " + list + " " + quote(text)
+			}
+		}
+		for name, command := range sent {
+			if id, _, err := c.run(alice, command); err == nil {
+				taken[strings.TrimSpace(id)] = name
+			} else {
+				refused++
+			}
+		}
+	}
+	field := regexp.MustCompile(`(TresPer\w+|AdminComment)=.*?( \w+=|$)`)
+	shown := 0
+	for job := range strings.Lines(c.sh("", "scontrol show -o job")) {
+		m := regexp.MustCompile(`^JobId=(\d+) `).FindStringSubmatch(job)
+		if m == nil || taken[m[1]] == "" {
+			continue
+		}
+		shown++
+		if gpus, mib := count(job, "gpu"), count(job, "carma"); mib != gpus*40536 {
+			t.Errorf("%s: slurmctld counts %d GPUs, %d MiB are booked:\n%s", taken[m[1]], gpus, mib,
+				strings.Join(field.FindAllString(job, -1), "\n"))
+		}
+	}
+	if shown != len(taken) {
+		t.Errorf("%d of %d jobs are shown", shown, len(taken))
+	}
+	t.Logf("%d requests: %d booked as slurmctld counts, %d refused", len(taken)+refused, len(taken), refused)
+}
