@@ -162,8 +162,8 @@ func (b *byType) with(e Entry) (sum int64) {
 }
 
 // Unclear returns the first entry about GPUs of a request that slurmctld may count otherwise than Parse does; empty:
-// there is none. "gpu: 2" are two GPUs in Slurm 22.05 and one in 24.11, "gpu:+2" the other way round, and "gpu=2" one
-// in 22.05 (TestSpellingsBySlurm). equals: Slurm takes a count behind "=", as from 23.11 on.
+// there is none. "gpu: 2" are two GPUs in Slurm 22.05 and one in 24.11, "gpu:+2" the other way round, "gpu=2" is one
+// in 22.05, and "gpu:0,gpu:2" none in 23.11 (TestSpellingsBySlurm). equals: Slurm takes a count behind "=", as from 23.11 on.
 func (l List) Unclear(equals bool) string {
 	if l.GPUs == 0 {
 		return ""
@@ -172,7 +172,7 @@ func (l List) Unclear(equals bool) string {
 		return l.Text
 	}
 	for e := range Parse(l.Text) {
-		if e.Name == GPU && !isPlain(e.text[strings.Index(e.text, GPU)+len(GPU):], equals) {
+		if e.Name == GPU && (e.Count == 0 || !isPlain(e.text[strings.Index(e.text, GPU)+len(GPU):], equals)) {
 			return e.text
 		}
 	}

@@ -44,7 +44,7 @@ func TestUnclear(t *testing.T) {
 		}
 	}
 	for _, list := range []string{"gpu: 2", "gpu:2 ", "gpu:1, x:1", "gpu:+2", "gpu:-2", "gpu:2:", "gpu::2", "gpu:a:b:2",
-		"gpu:2(S:0)", "gpu:2;gpu:1", "gpu:1,gres:gpu:a+b:1", "gpu:_a", "gpu:a=:2", "gpu:1\u00a0"} {
+		"gpu:2(S:0)", "gpu:2;gpu:1", "gpu:1,gres:gpu:a+b:1", "gpu:_a", "gpu:a=:2", "gpu:1\u00a0", "gpu:0,gpu:2"} {
 		if got := Read(list).Unclear(true); got == "" {
 			t.Errorf("%q is plain", list)
 		}
