@@ -5,7 +5,8 @@
 # new user sees. usage: bare.sh [--keep PATH DIR] RELEASE AS COMMAND [AS COMMAND]...
 # RELEASE is bookworm, trixie, forky, noble or jammy. AS is user (who has sudo), root, or root-offline:
 # root without a network. Each command runs in a clone of the last commit. PATH of
-# that clone, the last command's, is copied to DIR when all have passed.
+# that clone, the last command's, is copied to DIR when all have passed. It ends with 3 where debootstrap
+# cannot make the root.
 #
 # The root is made for this run and goes with it. Only Debian's packages and Go's
 # modules are kept, in ${XDG_CACHE_HOME:-~/.cache}/carma-bare. The mirror, proxies
@@ -15,7 +16,9 @@
 set -euo pipefail
 
 usage() { echo "usage: bare.sh [--keep PATH DIR] bookworm|trixie|forky|noble|jammy (user|root|root-offline COMMAND)..." >&2; exit 2; }
-die() { echo "bare: $*" >&2; exit 1; }
+# A caller can tell a root that no mirror gives from a command that fails.
+making=''
+die() { echo "bare: $*" >&2; exit "${making:-1}"; }
 
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/.." && pwd)
@@ -93,7 +96,9 @@ main() {
 	trap 'exit 130' INT TERM
 
 	SECONDS=0
+	making=3
 	make_root
+	making=''
 	local name began word failed='' home
 	# shellcheck disable=SC1091
 	name=$(. "$root/etc/os-release" && echo "$PRETTY_NAME")
