@@ -163,12 +163,13 @@ func (b *byType) with(e Entry) (sum int64) {
 
 // Unclear returns the first entry about GPUs of a request that slurmctld may count otherwise than Parse does; empty:
 // there is none. "gpu: 2" are two GPUs in Slurm 22.05 and one in 24.11, "gpu:+2" the other way round, "gpu=2" is one
-// in 22.05, and "gpu:0,gpu:2" none in 23.11 (TestSpellingsBySlurm). equals: Slurm takes a count behind "=", as from 23.11 on.
+// in 22.05, and "gpu:0,gpu:2" none in 23.11 (TestSpellingsBySlurm). equals: Slurm takes a count behind "=", as from
+// 23.11 on.
 func (l List) Unclear(equals bool) string {
 	if l.GPUs == 0 {
 		return ""
 	}
-	if strings.ContainsFunc(l.Text, unicode.IsSpace) { // Parse reads entries without blanks around them
+	if strings.ContainsFunc(l.Text, unicode.IsSpace) { // which Parse takes away
 		return l.Text
 	}
 	for e := range Parse(l.Text) {
