@@ -137,12 +137,12 @@ test-confine-kill) ## confinement with every process that makes it killed at ran
 	;;
 
 # HOURS=24 before a release; without it ten minutes and 2,000 jobs.
-test-soak) ## two nodes, eight simulated GPUs, a fault for every hundred jobs; HOURS=
+test-soak) ## two nodes, eight simulated GPUs, many faults; then beside users who attack; HOURS= RUN=
 	deps
 	build all
 	minutes=10
 	[ -z "${HOURS:-}" ] || minutes=$((HOURS * 60))
-	SOAK_MINUTES=$minutes abuse abuse -timeout 0 -run TestSoak ./contrib/devcluster
+	SOAK_MINUTES=$minutes abuse 'integration abuse' -timeout 0 -run "${RUN:-TestSoak}" ./contrib/devcluster
 	;;
 
 # In a bare Debian 12 and an Ubuntu 22.04 without a network, and killed at random moments: minutes.

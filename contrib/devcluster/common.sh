@@ -4,7 +4,7 @@
 
 # Ordinary users for jobs. They are made if the machine has none of the name,
 # and removed again with the last cluster.
-users=(carma-alice carma-bob carma-carol)
+users=(carma-alice carma-bob carma-carol carma-dave)
 users_note="carma devcluster"
 registry=/run/carma-devcluster
 programs=(carma-node carma-report carma-estimate carma-sim simgpu simjob)
