@@ -5,6 +5,7 @@
 package devcluster_test
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -189,4 +190,44 @@ func TestLearnApart(t *testing.T) {
 		t.Errorf("vars= of srun: %s", said)
 	}
 	c.noDrain()
+}
+
+// Scripts that workflow tools write anew for each task learn together: of two tasks of one rule the second
+// shares by what the first has used. The keys come from the environment, as with any such tool.
+func TestWrappersLearn(t *testing.T) {
+	needsServer(t)
+	c := up(t, "--nodes", "1", "--time-scale", "10")
+	const train = "simjob --mem 6G --smact 20 --ramp 1s --duration 20s"
+	// Each has another text for each task, as the tool's own has.
+	tools := map[string]string{
+		"snakemake 7": "#!/bin/sh\n# properties = {\"type\": \"single\", \"rule\": \"train\", \"wildcards\": {\"x\": \"%d\"}}\n" +
+			"cd . && " + train + " # %d\n",
+		"snakemake 9": "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" +
+			": python3 -m snakemake --target-jobs 'fit:x=%d' --allowed-rules 'fit' --cores 1\n" + train + " # %d\n",
+		"nextflow": "#!/bin/bash\n#SBATCH -J nf-TRAIN_(%d)\n### ---\n### name: 'TRAIN (%d)'\n### outputs:\n### ...\nset -e\n" +
+			"cd . && " + train + "\n",
+		"submitit": "#!/bin/bash\n\n# Parameters\n#SBATCH --job-name=resnet\n\n# command\nexport SUBMITIT_EXECUTOR=slurm\n" +
+			": srun --unbuffered --output %d_%%j.out python3 -u -m submitit.core._submit /runs/%d\n" + train + "\n",
+	}
+	for task := range 2 {
+		ids := map[string]string{}
+		for name, text := range tools {
+			file := c.file(alice, strings.ReplaceAll(name, " ", "")+".sh", fmt.Sprintf(text, task, task))
+			ids[name] = c.sh(alice, "CARMA=on sbatch --parsable --gres=gpu:1 -o /dev/null "+file)
+		}
+		for _, id := range ids {
+			c.ends(id, "COMPLETED")
+			c.eventually(func() string { return c.sh("", "carma-report -n -t -o JobName%30 "+id) }, "[a-z]")
+		}
+		all := c.accounts("")
+		for name, id := range ids {
+			number, _ := strconv.Atoi(id)
+			a := all[uint32(number)]
+			if want := [2]string{"exclusive none", "shared history"}[task]; string(a.Mode)+" "+a.Method != want {
+				t.Errorf("%s, task %d: %+v, want %s", name, task, a, want)
+			}
+		}
+		c.sh("", "carma-report history --write")
+		time.Sleep(5 * time.Second) // libcarma looks every 2 s
+	}
 }

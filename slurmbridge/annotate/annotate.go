@@ -204,7 +204,7 @@ func (j Job) Directive(partition string) (directive.Directive, error) {
 
 // key names what the job runs; 0: nothing is known of the job, nor learned.
 func (j Job) key(d *directive.Directive, gpus int, fullMiB int64) history.Key {
-	ask := history.Ask{UID: j.UID, Name: d.Job, Script: j.Script, Args: j.Args,
+	ask := history.Ask{UID: j.UID, Name: cmp.Or(d.Job, history.Wrapped(j.Script)), Script: j.Script, Args: j.Args,
 		Keys: directive.Spaced(cmp.Or(j.Option, j.Variable)), GPUs: gpus, FullMiB: fullMiB}
 	if len(d.Vars) > 0 {
 		if j.Values == noValues { // small and large would be one run
