@@ -34,7 +34,8 @@ type booker struct {
 	given *estimator.Estimate // the next answer of the site's estimator
 	fixed []booking           // by job, where the booking does not depend on earlier runs
 	known []bool              // fixed holds the job's booking
-	peaks []learned           // by job
+	kinds []int32             // by job: the first job of its key
+	peaks []learned           // by kind
 }
 
 // learned is history's knowledge of a job.
@@ -47,6 +48,7 @@ type learned struct {
 func newBooker(s *Setup, w *workload.Workload) *booker {
 	b := &booker{
 		set: s, fixed: make([]booking, len(w.Jobs)), known: make([]bool, len(w.Jobs)), peaks: make([]learned, len(w.Jobs)),
+		kinds: kindsOf(w.Jobs),
 	}
 	c := config.Default()
 	c.Partition = map[string]config.Partition{partition: {
@@ -59,15 +61,31 @@ func newBooker(s *Setup, w *workload.Workload) *booker {
 	if s.Known {
 		for i := range w.Jobs {
 			j := &w.Jobs[i]
-			b.peaks[i] = learned{len(s.Model.History.MarginPct), j.PeakMiB, j.SMActPct}
+			b.peaks[b.kinds[i]] = learned{len(s.Model.History.MarginPct), j.PeakMiB, j.SMActPct}
 		}
 	}
 	return b
 }
 
+// kindsOf returns, for each job, the first job of the same key.
+func kindsOf(jobs []workload.Job) []int32 {
+	kinds, first := make([]int32, len(jobs)), map[string]int32{}
+	for i := range jobs {
+		kinds[i] = int32(i)
+		if key := jobs[i].Key; key != "" {
+			if k, ok := first[key]; ok {
+				kinds[i] = k
+			} else {
+				first[key] = int32(i)
+			}
+		}
+	}
+	return kinds
+}
+
 // learn takes note of a run that ended well.
 func (b *booker) learn(job int32, peakMiB int64, smactPct float64) {
-	p := &b.peaks[job]
+	p := &b.peaks[b.kinds[job]]
 	p.runs++
 	p.peakMiB = max(p.peakMiB, peakMiB)
 	p.smactPct = smactPct
@@ -75,8 +93,11 @@ func (b *booker) learn(job int32, peakMiB int64, smactPct float64) {
 
 // book returns the booking for a submission of a job.
 func (b *booker) book(id int32, j *workload.Job) (booking, error) {
+	if j.Alone {
+		return b.annotate(j, "policy=exclusive", nil, 0)
+	}
 	if b.set.Estimator == History {
-		p := b.peaks[id]
+		p := b.peaks[b.kinds[id]]
 		if p.runs == 0 {
 			return b.annotate(j, "on", nil, 0)
 		}

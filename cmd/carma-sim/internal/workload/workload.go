@@ -32,6 +32,9 @@ type Job struct {
 	secondS float64
 	second  bool
 
+	Key   string // jobs of one key teach the history together; empty: the job alone
+	Alone bool   // books whole GPUs always
+
 	// Spec is what the analytic estimator is asked; nil: there is no summary.
 	Spec *estimator.Spec
 }
