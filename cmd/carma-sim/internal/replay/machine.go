@@ -72,7 +72,7 @@ type gpu struct {
 	energyJ   float64
 	utilS     float64
 	memMiBS   float64
-	holders   int32 // tasks that have the GPU, from their launch to their release
+	holders   int32   // tasks that have the GPU, from their launch to their release
 	heldS     float64 // with holders, up to heldAt
 	heldAt    float64
 	trail     trail
