@@ -54,6 +54,7 @@ func output(t *testing.T, args ...string) string {
 }
 
 func TestGolden(t *testing.T) {
+	t.Setenv("CARMA_CONF", "")
 	golden(t, "run.txt", output(t, mixed("run")...))
 	golden(t, "run-repeats.txt", output(t, mixed("run", "--repeats", "3", "--policy", "lug", "--estimator", "oracle",
 		"--queue", "fifo", "--recovery", "ladder", "--share", "streams",
@@ -64,7 +65,7 @@ func TestGolden(t *testing.T) {
 	golden(t, "compare.json", output(t, mixed("compare", "--repeats", "2", "--json", "a: --policy exclusive",
 		"b: --mode paper-v2 --estimator none")...))
 	golden(t, "help.txt", output(t, "--help")+output(t, "run", "--help")+output(t, "compare", "--help")+output(t,
-		"import", "--help")+output(t, "synth", "--help")+output(t, "submit", "--help"))
+		"forecast", "--help")+output(t, "import", "--help")+output(t, "synth", "--help")+output(t, "submit", "--help"))
 }
 
 func TestJSONKeys(t *testing.T) {
@@ -169,7 +170,7 @@ func TestUsage(t *testing.T) {
 		status int
 		want   string
 	}{
-		{nil, cli.ExitUsage, "which command? run, compare, import, synth or submit; see carma-sim --help"},
+		{nil, cli.ExitUsage, "which command? run, compare, forecast, import, synth or submit; see carma-sim --help"},
 		{[]string{"fly"}, cli.ExitUsage, `no command "fly"; see carma-sim --help`},
 		{[]string{"run"}, cli.ExitUsage, "no --trace; carma-sim synth makes one"},
 		{[]string{"run", "--trace", "x"}, cli.ExitUsage, "no --jobs; which job table does the trace belong to?"},

@@ -13,7 +13,7 @@ import (
 	"carma/db"
 )
 
-// Size is the size of nodes that are alike. On the command line 0 means: as the records say.
+// Size is the size of like nodes. On the command line 0 means: as the records say.
 type Size struct {
 	Nodes     int
 	GPUs      int // of one node
@@ -73,8 +73,8 @@ func (r *Records) nodes(meters []db.Meter, size Size) (map[string]*node, error) 
 	return nodes, nil
 }
 
-// pools returns, for each partition, the partition that stands for all that have nodes in
-// common with it, or for all that there are.
+// pools returns, for each partition, the first of all partitions with common nodes; all puts
+// every partition into one pool.
 func (r *Records) pools(all bool) map[string]string {
 	parent := map[string]string{}
 	root := func(p string) string {
@@ -106,7 +106,7 @@ func (r *Records) pools(all bool) map[string]string {
 	return parent
 }
 
-// kinds puts nodes that are alike together, and jobs to the nodes where they ran.
+// kinds puts like nodes together, and each job to the nodes where the job ran.
 func (r *Records) kinds(nodes map[string]*node, size Size, u *Unknown) (map[string]*Pool, error) {
 	pools := map[string]*Pool{}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
@@ -145,8 +145,8 @@ func (r *Records) kinds(nodes map[string]*node, size Size, u *Unknown) (map[stri
 	return pools, nil
 }
 
-// Pool is partitions that have nodes in common. Pools have none in common, so each can
-// share or not, whatever the others do.
+// Pool is partitions with common nodes. Two pools have no node in common, so each can share
+// or not, whatever the other does.
 type Pool struct {
 	Partitions []string
 	Kinds      []*Kind

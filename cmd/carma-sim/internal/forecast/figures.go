@@ -38,7 +38,7 @@ func (k *Kind) Of(s *replay.Setup, r *replay.Result) Outcome {
 // EndS is the last end, since the plan's first submission.
 func (o *Outcome) EndS() float64 { return o.endS }
 
-// Figures are those of all kinds of nodes together, over the repeats.
+// Figures are of all kinds of nodes together, over the repeats.
 type Figures struct {
 	GPUHours    replay.Spread `json:"gpu_hours"` // in which GPUs were held, however many jobs held them
 	MakespanS   replay.Spread `json:"makespan_s"`
@@ -54,7 +54,7 @@ type Figures struct {
 type once struct{ gpuHours, makespanS, waitS, p95WaitS, energyJ, p50, p95, oom float64 }
 
 // Sum adds up the outcomes of all kinds, by repeat. Energy is of all GPUs until untilS of the
-// repeat: a cluster that has done its work draws power none the less.
+// repeat: a cluster without work draws power none the less.
 func Sum(repeats [][]*Outcome, untilS []float64) Figures {
 	list := make([]once, len(repeats))
 	for i, kinds := range repeats {

@@ -118,18 +118,19 @@ func TestPeriod(t *testing.T) {
 	r.Add([]db.Attempt{record(3, 0, 150, 200, "a")}) // waited
 	r.Add([]db.Attempt{record(4, 200, 290, 400, "a")})
 	r.Add([]db.Attempt{record(5, 200, 400, 500, "a")}) // began afterwards
-	p, err := r.Plan([]db.Meter{{Node: "n1", TotalMiB: 81920}, {Node: "n1", TotalMiB: 81920}, {Node: "n2", TotalMiB: 81920}},
-		Size{}, model.Default())
+	meters := []db.Meter{{Node: "n1", TotalMiB: 81920}, {Node: "n1", TotalMiB: 81920}, {Node: "n2", TotalMiB: 81920}}
+	p, err := r.Plan(meters, Size{}, model.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "gpu: 1x2x81920 2@0+60/1 40% 9000-10000MiB 3@10+50/1 40% 9000-10000MiB 4@110+110/1 40% 9000-10000MiB\n"
+	const want = "gpu: 1x2x81920 2@0+60/1 40% 9000-10000MiB 3@10+50/1 40% 9000-10000MiB " +
+		"4@110+110/1 40% 9000-10000MiB\n"
 	if got := describe(p); got != want {
 		t.Errorf("got %s", got)
 	}
 	c := p.Recorded
-	got := fmt.Sprintf("%.2f GPU s, %.0f s, wait %.2f s, p95 %.0f s, slowdown %g, %g, OOM %d", 3600*c.GPUHours, c.MakespanS,
-		c.WaitS, c.P95WaitS, c.P50Slowdown, c.P95Slowdown, c.OOM)
+	got := fmt.Sprintf("%.2f GPU s, %.0f s, wait %.2f s, p95 %.0f s, slowdown %g, %g, OOM %d", 3600*c.GPUHours,
+		c.MakespanS, c.WaitS, c.P95WaitS, c.P50Slowdown, c.P95Slowdown, c.OOM)
 	if got != "220.00 GPU s, 310 s, wait 46.67 s, p95 90 s, slowdown 1, 1, OOM 0" {
 		t.Errorf("recorded: %s", got)
 	}

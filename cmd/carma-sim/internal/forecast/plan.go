@@ -24,21 +24,21 @@ type Plan struct {
 	From, To    time.Time // first submission, last end
 	Pools       []*Pool   // the one with most GPU time first
 	Jobs        int
-	Scripts     int // that the jobs whose use is known are runs of
+	Scripts     int // whose runs the jobs of known use are
 	Recorded    Recorded
 	Unknown     Unknown
 	PowerFactor float64 // measured energy against the model's power; 0: none was measured
 }
 
-// Kind is the nodes of a pool that are alike. The jobs that ran there are replayed there.
+// Kind is the like nodes of a pool. A job that ran on some of them is replayed on them.
 type Kind struct {
 	Size
 	Work workload.Workload // times are since the plan's first submission
 	runs []*run
 }
 
-// Recorded is what the records say of the same jobs. Slowdowns are of those that shared,
-// as far as they are known, and 1 for others.
+// Recorded is how the records have the same jobs. The slowdown of a job is 1 unless the job
+// shared and its slowdown is known.
 type Recorded struct {
 	GPUHours    float64 `json:"gpu_hours"`
 	MakespanS   float64 `json:"makespan_s"`
@@ -49,8 +49,7 @@ type Recorded struct {
 	OOM         int     `json:"oom"`
 }
 
-// Plan makes a plan of what was added. meters are the GPUs of nodes, as far as these are
-// known; m fills gaps.
+// Plan makes a plan of the added jobs. meters are the known GPUs of nodes; m fills gaps.
 func (r *Records) Plan(meters []db.Meter, size Size, m model.Model) (*Plan, error) {
 	if len(r.clusters) > 1 {
 		return nil, errors.New("the records are of several clusters; choose one with --clusters")
@@ -106,7 +105,7 @@ func (r *Records) Plan(meters []db.Meter, size Size, m model.Model) (*Plan, erro
 	return p, nil
 }
 
-// summarise says what the records say of all jobs together.
+// summarise adds up the records of all jobs.
 func (p *Plan) summarise(all []*run) {
 	ids, scripts := map[uint32]bool{}, map[string]bool{}
 	p.From, p.To = all[0].arrival, all[0].end
@@ -142,8 +141,8 @@ func (p *Plan) summarise(all []*run) {
 	p.Recorded.OOM = len(ooms)
 }
 
-// fill makes the workload. Jobs of which the activity is not known have the mean of others:
-// it says what power they draw, the same in each replay.
+// fill makes the workload. Jobs of unknown activity have the mean of the others: only their
+// power depends on the mean, which is the same in each replay.
 func (k *Kind) fill(from time.Time, meanSMActPct float64, users map[uint32]uint32, m model.Model) {
 	slices.SortStableFunc(k.runs, func(a, b *run) int {
 		return cmp.Or(a.arrival.Compare(b.arrival), cmp.Compare(a.id, b.id))
@@ -169,7 +168,7 @@ func (k *Kind) fill(from time.Time, meanSMActPct float64, users map[uint32]uint3
 	}
 }
 
-// meanSMAct is the mean SM activity of the jobs of which it is known, by their GPU time.
+// meanSMAct is the mean of the known SM activities of jobs, by their GPU time.
 func meanSMAct(runs []run) (float64, error) {
 	var sum, gpuS float64
 	for i := range runs {
@@ -184,8 +183,8 @@ func meanSMAct(runs []run) (float64, error) {
 	return sum / gpuS, nil
 }
 
-// powerFactor is the energy that was measured of jobs alone on their GPUs, against what the
-// model's curve gives them: its curve is of an A100.
+// powerFactor is the measured energy of jobs alone on their GPUs, divided by their energy in
+// the model, whose power is that of an A100.
 func powerFactor(runs []run, gpu model.GPU) float64 {
 	var measuredJ, modelJ float64
 	for i := range runs {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package forecast makes a workload of the records of a cluster's jobs, and figures of
-// replays of the workload. It knows no clock and no file.
+// replays of the workload. The package knows no clock and no file.
 package forecast
 
 import (
@@ -15,7 +15,7 @@ import (
 	"carma/db/figure"
 )
 
-// Bounds of what a record can mean; the replay's loops stay short within them.
+// Bounds of a meaningful record; the replay's loops stay short within them.
 const (
 	maxRunS     = 1e8 // three years
 	leastSMAct  = 0.1 // percent; a job's progress is measured by its activity
@@ -23,7 +23,7 @@ const (
 	leastFactor = 0.05 // speed beside neighbours, against the speed alone
 )
 
-// Count is a number of jobs and the GPU time that they held.
+// Count is a number of jobs and their GPU time.
 type Count struct {
 	Jobs     int     `json:"jobs"`
 	GPUHours float64 `json:"gpu_hours"`
@@ -31,7 +31,7 @@ type Count struct {
 
 func (c *Count) add(gpuS float64) { c.Jobs, c.GPUHours = c.Jobs+1, c.GPUHours+gpuS/3600 }
 
-// Unknown counts what the records do not say. The first three are replayed none the less.
+// Unknown counts the gaps of the records. The first three are replayed none the less.
 type Unknown struct {
 	NoSamples    Count `json:"no_samples"`    // memory or SM activity not measured: alone on their GPUs
 	SeveralNodes Count `json:"several_nodes"` // alone, each node's part by itself
@@ -43,7 +43,7 @@ type Unknown struct {
 	IdleNodes    int   `json:"idle_nodes"`    // left out: nodes without a job, so that nothing is known of their partition
 }
 
-// run is one job on one node, as a record has the job.
+// run is a job on a node, as a record has both.
 type run struct {
 	id              uint32
 	partition, node string
@@ -66,7 +66,7 @@ type run struct {
 	energyS         float64 // GPU seconds that the energy is of
 }
 
-// Records gathers what a forecast needs of records.
+// Records gathers the runs of a period.
 type Records struct {
 	From, To time.Time // zero: all. Jobs that ran in this time count
 	Unknown  Unknown
@@ -75,7 +75,7 @@ type Records struct {
 	words    map[string]string
 }
 
-// word is a text of a record that may be kept: records are parts of long texts.
+// word is a text of a record, to be kept: records are parts of long texts.
 func (r *Records) word(text string) string {
 	w, ok := r.words[text]
 	if !ok {
@@ -88,7 +88,7 @@ func (r *Records) word(text string) string {
 	return w
 }
 
-// Add takes all attempts of one job, in order of restart and node. It keeps none of them.
+// Add takes all attempts of a job, in order of restart and node, and keeps none of them.
 func (r *Records) Add(attempts []db.Attempt) {
 	last := attempts[len(attempts)-1].Restart
 	at := slices.IndexFunc(attempts, func(a db.Attempt) bool { return a.Restart == last })
@@ -146,8 +146,8 @@ func (r *Records) runOf(a *db.Attempt) run {
 	for _, uuid := range t.UUIDs {
 		o.uuids = append(o.uuids, r.word(uuid))
 	}
-	// Without a key of the history, as in records of an agent that observes, a user's jobs of
-	// one name on as many GPUs are runs of one script.
+	// Without a key of the history, as in records of an observing agent, a user's jobs of the
+	// same name on as many GPUs are runs of the same script.
 	if o.key == "" && a.Name != "" {
 		o.key = r.word(fmt.Sprintf("%d %d %s", a.UID, o.gpus, a.Name))
 	}
@@ -174,8 +174,8 @@ func (r *Records) runOf(a *db.Attempt) run {
 	return o
 }
 
-// arrival is when the job came to the queue. How long the queue was before the period
-// nobody knows: a job that waited at its beginning is submitted then.
+// arrival is when the job came to the queue. The queue before the period is not known: a job
+// in the queue when the period begins is submitted at that moment.
 func (r *Records) arrival(a *db.Attempt) time.Time {
 	at := a.Submit
 	if at.IsZero() || at.After(a.Start) {

@@ -5,6 +5,7 @@ package run
 import (
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
@@ -37,12 +38,20 @@ func (f *Forecast) words() []string {
 			mean(before.MakespanS, 3600, 1)),
 		fmt.Sprintf("Half of the jobs would have run at most %s times as long as alone, 95 %% at most %s times.",
 			mean(with.P50Slowdown, 1, 2), mean(with.P95Slowdown, 1, 2)),
-		fmt.Sprintf("%s of the jobs would have run out of GPU memory beside others, and run again alone.",
-			mean(with.OOM, 1, 1)),
+		fmt.Sprintf("%s of the jobs would have run out of GPU memory beside others and run again, alone.",
+			some(with.OOM.Mean)),
 		fmt.Sprintf("To judge the model: without sharing it gives %s GPU hours, a makespan of %s h and a mean wait of %s "+
 			"min; the records say %.1f, %.1f and %.1f.", mean(before.GPUHours, 1, 1), mean(before.MakespanS, 3600, 1),
 			mean(before.WaitS, 60, 1), got.GPUHours, got.MakespanS/3600, got.WaitS/60),
 	}
+}
+
+// some is a mean number of jobs.
+func some(n float64) string {
+	if n == 0 {
+		return "None"
+	}
+	return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64)
 }
 
 // best is the site's policy in all pools.
@@ -130,11 +139,11 @@ func (f *Forecast) notes() string {
 		line("%d: partition %s, %s, %s", i+1, strings.Join(p.Partitions, " and "), number(p.Nodes, "node"),
 			number(p.GPUs, "GPU"))
 	}
-	line("Means of %s [least-most]. Intervals are of run times and memory peaks that differ from run to run, not of",
+	line("Means of %s [least-most]: intervals are of run times that differ from run to run, not of the model's",
 		number(f.Repeats, "run"))
-	line("the model's own error. Energy is of all GPUs, over the same time in each row.")
-	line("Assumed: what a job books is known from earlier runs in these records, so that the first run of each of")
-	line("%s has whole GPUs. %s", number(f.Scripts, "script"), f.power())
+	line("error. Energy is of all GPUs, over the same time in each row. Assumed: what a job books is known from")
+	line("earlier runs in these records; the first run of each of %s has whole GPUs.", number(f.Scripts, "script"))
+	line("%s", f.power())
 	if left := unknown(&f.Unknown); len(left) > 0 {
 		line("\nNot known:")
 		for _, text := range left {
