@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -23,12 +24,10 @@ import (
 
 // week writes a database with the records of n jobs that waited for two GPUs in each of two
 // partitions; one user's texts are hostile. Every tenth job has no samples.
-func week(t testing.TB, n int) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "carma.db")
+func week(path string, n int) error {
 	d, err := db.Open(path)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer d.Close()
 	begin := time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)
@@ -65,11 +64,20 @@ func week(t testing.TB, n int) string {
 			End: free[uuid], State: "COMPLETED", Mode: "exclusive", Method: "none", FullMiB: 40536, ReserveMiB: 40536,
 			GPUs: []db.AttemptGPU{{UUID: uuid, Model: "NVIDIA A100", Figures: f}}})
 		if len(list) == 5000 || i == n-1 {
-			if err := d.PutAll(t.Context(), list); err != nil {
-				t.Fatal(err)
+			if err := d.PutAll(context.Background(), list); err != nil {
+				return err
 			}
 			list = nil
 		}
+	}
+	return nil
+}
+
+func weekOf(t testing.TB, n int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "carma.db")
+	if err := week(path, n); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
@@ -81,12 +89,12 @@ func forecastArgs(path string, more ...string) []string {
 func TestForecast(t *testing.T) {
 	time.Local = time.UTC
 	t.Setenv("CARMA_CONF", "")
-	path := week(t, 150)
+	path := weekOf(t, 150)
 	page := filepath.Join(t.TempDir(), "page.html")
 	golden(t, "forecast.txt", output(t, forecastArgs(path, "--html", page)...))
 	golden(t, "forecast.json", output(t, forecastArgs(path, "--json")...))
 	golden(t, "forecast.psv", output(t, forecastArgs(path, "-P")...))
-	golden(t, "forecast-one.txt", output(t, forecastArgs(week(t, 1), "--repeats", "1", "--gpus", "8", "--gpu-mem", "80G",
+	golden(t, "forecast-one.txt", output(t, forecastArgs(weekOf(t, 1), "--repeats", "1", "--gpus", "8", "--gpu-mem", "80G",
 		"--nodes", "2")...))
 	html, err := os.ReadFile(page)
 	if err != nil {
@@ -113,7 +121,7 @@ func TestForecast(t *testing.T) {
 
 // Figures that cannot be neither stop the forecast nor get into its figures.
 func TestForecastOfNonsense(t *testing.T) {
-	path := week(t, 20)
+	path := weekOf(t, 20)
 	d, err := db.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +150,7 @@ func TestForecastOfNonsense(t *testing.T) {
 }
 
 func TestForecastUsage(t *testing.T) {
-	path := week(t, 2)
+	path := weekOf(t, 2)
 	for _, c := range []struct {
 		args   []string
 		status int
@@ -169,7 +177,7 @@ func TestForecastUsage(t *testing.T) {
 
 // BenchmarkForecast is of 10,000 jobs.
 func BenchmarkForecast(b *testing.B) {
-	path := week(b, 10000)
+	path := weekOf(b, 10000)
 	for b.Loop() {
 		if err := execute(slices.Concat(forecastArgs(path), []string{"--repeats", "1"}), &bytes.Buffer{}); err != nil {
 			b.Fatal(err)

@@ -8,16 +8,37 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
 	"carma/slurmbridge/policy"
 )
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"carma-sim": main})
+}
+
+// TestScripts runs the program itself, with the records of a week in carma.db.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			base, conf := filepath.Join(e.WorkDir, "carma.db"), filepath.Join(e.WorkDir, "carma.toml")
+			e.Setenv("CARMA_CONF", conf)
+			if err := os.WriteFile(conf, fmt.Appendf(nil, "[paths]\ndb = %q\n", base), 0o644); err != nil {
+				return err
+			}
+			return week(base, 30)
+		},
+	})
+}
 
 var update = flag.Bool("update", false, "write the golden files anew")
 

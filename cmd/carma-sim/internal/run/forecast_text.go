@@ -38,20 +38,20 @@ func (f *Forecast) words() []string {
 			mean(before.MakespanS, 3600, 1)),
 		fmt.Sprintf("Half of the jobs would have run at most %s times as long as alone, 95 %% at most %s times.",
 			mean(with.P50Slowdown, 1, 2), mean(with.P95Slowdown, 1, 2)),
-		fmt.Sprintf("%s of the jobs would have run out of GPU memory beside others and run again, alone.",
-			some(with.OOM.Mean)),
+		outOfMemory(with.OOM.Mean),
 		fmt.Sprintf("To judge the model: without sharing it gives %s GPU hours, a makespan of %s h and a mean wait of %s "+
 			"min; the records say %.1f, %.1f and %.1f.", mean(before.GPUHours, 1, 1), mean(before.MakespanS, 3600, 1),
 			mean(before.WaitS, 60, 1), got.GPUHours, got.MakespanS/3600, got.WaitS/60),
 	}
 }
 
-// some is a mean number of jobs.
-func some(n float64) string {
-	if n == 0 {
-		return "None"
+// outOfMemory tells of a mean number of jobs.
+func outOfMemory(jobs float64) string {
+	if jobs == 0 {
+		return "No job would have run out of GPU memory."
 	}
-	return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64)
+	return strconv.FormatFloat(math.Round(10*jobs)/10, 'f', -1, 64) +
+		" of the jobs would have run out of GPU memory beside others and run again, alone."
 }
 
 // best is the site's policy in all pools.
