@@ -136,6 +136,7 @@ func gather(ctx context.Context, place *records.Place, filter db.Filter) (*forec
 		}
 	}
 	read := &forecast.Records{From: filter.From, To: filter.To}
+	filter.From = time.Time{} // what ran before teaches, as in carma-report history
 	err = source.Scan(ctx, sources, filter, func(list []db.Attempt) error {
 		read.Add(list)
 		return nil

@@ -11,6 +11,7 @@ import (
 
 	"carma/cmd/carma-sim/internal/model"
 	"carma/cmd/carma-sim/internal/replay"
+	"carma/cmd/carma-sim/internal/workload"
 	"carma/db"
 	"carma/db/figure"
 	"carma/slurmbridge/policy"
@@ -113,6 +114,9 @@ func TestPlan(t *testing.T) {
 // Jobs that waited when the period began were submitted then, jobs that ran had begun.
 func TestPeriod(t *testing.T) {
 	r := Records{From: at(100), To: at(300)}
+	failed := record(9, 0, 5, 95, "a")
+	failed.State, failed.Total.PeakMiB = "FAILED", 30000
+	r.Add([]db.Attempt{failed})                      // teaches nothing
 	r.Add([]db.Attempt{record(1, 0, 10, 90, "a")})   // had ended
 	r.Add([]db.Attempt{record(2, 0, 90, 150, "a")})  // ran
 	r.Add([]db.Attempt{record(3, 0, 150, 200, "a")}) // waited
@@ -127,6 +131,10 @@ func TestPeriod(t *testing.T) {
 		"4@110+110/1 40% 9000-10000MiB\n"
 	if got := describe(p); got != want {
 		t.Errorf("got %s", got)
+	}
+	past := workload.Past{Runs: 1, PeakMiB: 10000, SMActPct: 40}
+	if j := p.Pools[0].Kinds[0].Work.Jobs[2]; j.Past != past || p.Scripts != 0 {
+		t.Errorf("past %+v, %d scripts", j.Past, p.Scripts)
 	}
 	c := p.Recorded
 	got := fmt.Sprintf("%.2f GPU s, %.0f s, wait %.2f s, p95 %.0f s, slowdown %g, %g, OOM %d", 3600*c.GPUHours,

@@ -24,7 +24,7 @@ type Plan struct {
 	From, To    time.Time // first submission, last end
 	Pools       []*Pool   // the one with most GPU time first
 	Jobs        int
-	Scripts     int // whose runs the jobs of known use are
+	Scripts     int // with a first run: not known from before
 	Recorded    Recorded
 	Unknown     Unknown
 	PowerFactor float64 // measured energy against the model's power; 0: none was measured
@@ -95,18 +95,18 @@ func (r *Records) Plan(meters []db.Meter, size Size, m model.Model) (*Plan, erro
 	slices.SortFunc(p.Pools, func(a, b *Pool) int {
 		return cmp.Or(cmp.Compare(b.gpuS, a.gpuS), cmp.Compare(a.Name(), b.Name()))
 	})
-	p.summarise(all)
+	p.summarise(all, r.past)
 	users := map[uint32]uint32{}
 	for _, pool := range p.Pools {
 		for _, k := range pool.Kinds {
-			k.fill(p.From, mean, users, m)
+			k.fill(p.From, mean, users, r.past, m)
 		}
 	}
 	return p, nil
 }
 
 // summarise adds up the records of all jobs.
-func (p *Plan) summarise(all []*run) {
+func (p *Plan) summarise(all []*run, past map[string]workload.Past) {
 	ids, scripts := map[uint32]bool{}, map[string]bool{}
 	p.From, p.To = all[0].arrival, all[0].end
 	var waits, slowdowns []float64
@@ -120,7 +120,7 @@ func (p *Plan) summarise(all []*run) {
 			p.To = o.end
 		}
 		switch {
-		case o.alone:
+		case o.alone || past[o.key].Runs > 0:
 		case o.key == "":
 			p.Scripts++
 		default:
@@ -143,14 +143,16 @@ func (p *Plan) summarise(all []*run) {
 
 // fill makes the workload. Jobs of unknown activity have the mean of the others: only their
 // power depends on the mean, which is the same in each replay.
-func (k *Kind) fill(from time.Time, meanSMActPct float64, users map[uint32]uint32, m model.Model) {
+func (k *Kind) fill(from time.Time, meanSMActPct float64, users map[uint32]uint32, past map[string]workload.Past,
+	m model.Model) {
 	slices.SortStableFunc(k.runs, func(a, b *run) int {
 		return cmp.Or(a.arrival.Compare(b.arrival), cmp.Compare(a.id, b.id))
 	})
 	most := max(k.GPUMemMiB-m.GPU.BaseMiB, 1)
 	for i, o := range k.runs {
 		j := workload.Job{Name: fmt.Sprint(o.id), GPUs: o.gpus, DurationS: max(o.runS/o.slowdown, leastRunS),
-			SMActPct: o.smactPct, PeakMiB: min(max(o.peakMiB, 1), most), Key: o.key, Alone: o.alone}
+			SMActPct: o.smactPct, PeakMiB: min(max(o.peakMiB, 1), most), Key: o.key, Past: past[o.key],
+			Alone: o.alone}
 		if j.SMActPct == 0 {
 			j.SMActPct = meanSMActPct
 		}

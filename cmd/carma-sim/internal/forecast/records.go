@@ -11,8 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"carma/cmd/carma-sim/internal/workload"
 	"carma/db"
 	"carma/db/figure"
+	"carma/slurmbridge/jobstate"
 )
 
 // Bounds of a meaningful record; the replay's loops stay short within them.
@@ -72,6 +74,7 @@ type Records struct {
 	Unknown  Unknown
 	clusters map[string]bool
 	runs     []run
+	past     map[string]workload.Past // by key: runs before the period
 	words    map[string]string
 }
 
@@ -88,13 +91,18 @@ func (r *Records) word(text string) string {
 	return w
 }
 
-// Add takes all attempts of a job, in order of restart and node, and keeps none of them.
+// Add takes all attempts of a job, in order of restart and node, and keeps none of them. A
+// job before the period only teaches the history.
 func (r *Records) Add(attempts []db.Attempt) {
 	last := attempts[len(attempts)-1].Restart
 	at := slices.IndexFunc(attempts, func(a db.Attempt) bool { return a.Restart == last })
 	parts := attempts[at:]
 	ends := slices.MaxFunc(parts, func(a, b db.Attempt) int { return a.End.Compare(b.End) }).End
-	if !r.From.IsZero() && ends.Before(r.From) || !r.To.IsZero() && attempts[0].Start.After(r.To) {
+	switch {
+	case !r.From.IsZero() && ends.Before(r.From):
+		r.learn(parts)
+		return
+	case !r.To.IsZero() && attempts[0].Start.After(r.To):
 		return
 	}
 	if at > 0 {
@@ -133,6 +141,22 @@ func (r *Records) Add(attempts []db.Attempt) {
 	case unsampled:
 		r.Unknown.NoSamples.add(gpuS)
 	}
+}
+
+// learn takes note of a run that ended well.
+func (r *Records) learn(parts []db.Attempt) {
+	if len(parts) > 1 || parts[0].State != jobstate.Completed || len(parts[0].Total.UUIDs) == 0 {
+		return
+	}
+	o := r.runOf(&parts[0])
+	if o.alone || o.key == "" {
+		return
+	}
+	if r.past == nil {
+		r.past = map[string]workload.Past{}
+	}
+	p := r.past[o.key]
+	r.past[o.key] = workload.Past{Runs: p.Runs + 1, PeakMiB: max(p.PeakMiB, o.peakMiB), SMActPct: o.smactPct}
 }
 
 // runOf reads a record whose times and GPUs are known.

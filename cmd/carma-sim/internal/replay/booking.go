@@ -35,20 +35,13 @@ type booker struct {
 	fixed []booking           // by job, where the booking does not depend on earlier runs
 	known []bool              // fixed holds the job's booking
 	kinds []int32             // by job: the first job of its key
-	peaks []learned           // by kind
-}
-
-// learned is history's knowledge of a job.
-type learned struct {
-	runs     int
-	peakMiB  int64
-	smactPct float64
+	peaks []workload.Past     // by kind
 }
 
 func newBooker(s *Setup, w *workload.Workload) *booker {
 	b := &booker{
-		set: s, fixed: make([]booking, len(w.Jobs)), known: make([]bool, len(w.Jobs)), peaks: make([]learned, len(w.Jobs)),
-		kinds: kindsOf(w.Jobs),
+		set: s, fixed: make([]booking, len(w.Jobs)), known: make([]bool, len(w.Jobs)),
+		kinds: kindsOf(w.Jobs), peaks: make([]workload.Past, len(w.Jobs)),
 	}
 	c := config.Default()
 	c.Partition = map[string]config.Partition{partition: {
@@ -58,10 +51,13 @@ func newBooker(s *Setup, w *workload.Workload) *booker {
 	c.Placement.MarginMiB, c.Placement.MinFreeMiB = s.Thresholds.MarginMiB, s.MinFreeMiB
 	b.site = annotate.NewSite(c, "gres:")
 	b.site.Estimate = func(string, estimator.Spec) (estimator.Estimate, error) { return *b.given, nil }
-	if s.Known {
-		for i := range w.Jobs {
-			j := &w.Jobs[i]
-			b.peaks[b.kinds[i]] = learned{len(s.Model.History.MarginPct), j.PeakMiB, j.SMActPct}
+	for i := range w.Jobs {
+		j := &w.Jobs[i]
+		if j.Past.Runs > 0 {
+			b.peaks[b.kinds[i]] = j.Past
+		}
+		if s.Known {
+			b.peaks[b.kinds[i]] = workload.Past{Runs: len(s.Model.History.MarginPct), PeakMiB: j.PeakMiB, SMActPct: j.SMActPct}
 		}
 	}
 	return b
@@ -86,9 +82,9 @@ func kindsOf(jobs []workload.Job) []int32 {
 // learn takes note of a run that ended well.
 func (b *booker) learn(job int32, peakMiB int64, smactPct float64) {
 	p := &b.peaks[b.kinds[job]]
-	p.runs++
-	p.peakMiB = max(p.peakMiB, peakMiB)
-	p.smactPct = smactPct
+	p.Runs++
+	p.PeakMiB = max(p.PeakMiB, peakMiB)
+	p.SMActPct = smactPct
 }
 
 // book returns the booking for a submission of a job.
@@ -98,12 +94,12 @@ func (b *booker) book(id int32, j *workload.Job) (booking, error) {
 	}
 	if b.set.Estimator == History {
 		p := b.peaks[b.kinds[id]]
-		if p.runs == 0 {
+		if p.Runs == 0 {
 			return b.annotate(j, "on", nil, 0)
 		}
 		margins := b.set.Model.History.MarginPct
-		pct := margins[min(p.runs, len(margins))-1]
-		return b.annotate(j, b.mem(p.peakMiB+(p.peakMiB*pct+99)/100), nil, p.smactPct)
+		pct := margins[min(p.Runs, len(margins))-1]
+		return b.annotate(j, b.mem(p.PeakMiB+(p.PeakMiB*pct+99)/100), nil, p.SMActPct)
 	}
 	if b.known[id] {
 		return b.fixed[id], nil

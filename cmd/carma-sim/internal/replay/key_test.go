@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"carma/cmd/carma-sim/internal/workload"
 	"carma/slurmbridge/policy"
 )
 
@@ -16,13 +17,15 @@ func TestKeysAndAlone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		key   string
+		past  int
 		alone bool
 		want  string
 		heldS float64
 	}{
-		{"each its own", "", false, "0-100 200-300 300-400", 300},
-		{"one key", "k", false, "0-100 200-300 200-300", 200},
-		{"one key, alone", "k", true, "0-100 200-300 300-400", 300},
+		{"each its own", "", 0, false, "0-100 200-300 300-400", 300},
+		{"one key", "k", 0, false, "0-100 200-300 200-300", 200},
+		{"one key, alone", "k", 0, true, "0-100 200-300 300-400", 300},
+		{"each known from before", "", 1, false, "0-100 200-300 200-300", 200},
 	} {
 		s := exact(1, policy.MAGM)
 		s.Estimator, s.Record = History, true
@@ -30,6 +33,7 @@ func TestKeysAndAlone(t *testing.T) {
 		w := jobs(three...)
 		for i := range w.Jobs {
 			w.Jobs[i].Key, w.Jobs[i].Alone = c.key, c.alone
+			w.Jobs[i].Past = workload.Past{Runs: c.past, PeakMiB: 1000, SMActPct: 20}
 		}
 		r, err := Run(s, w)
 		if err != nil {

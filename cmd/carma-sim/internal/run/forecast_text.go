@@ -142,7 +142,7 @@ func (f *Forecast) notes() string {
 	line("Means of %s [least-most]: intervals are of run times that differ from run to run, not of the model's",
 		number(f.Repeats, "run"))
 	line("error. Energy is of all GPUs, over the same time in each row. Assumed: what a job books is known from")
-	line("earlier runs in these records; the first run of each of %s has whole GPUs.", number(f.Scripts, "script"))
+	line("earlier runs in the records; the first run of each of %s has whole GPUs.", number(f.Scripts, "new script"))
 	line("%s", f.power())
 	if left := unknown(&f.Unknown); len(left) > 0 {
 		line("\nNot known:")
