@@ -36,6 +36,11 @@ func (r *Records) nodes(meters []db.Meter, size Size) (map[string]*node, error) 
 		return nodes[name]
 	}
 	for _, m := range meters {
+		// A GPU that was replaced keeps its meter, which stands still where those of others run.
+		newer := func(o db.Meter) bool { return o.Node == m.Node && !o.At.Before(r.From) }
+		if m.At.Before(r.From) && slices.ContainsFunc(meters, newer) {
+			continue
+		}
 		n := of(m.Node)
 		n.GPUs, n.GPUMemMiB = n.GPUs+1, max(n.GPUMemMiB, m.TotalMiB)
 	}

@@ -122,7 +122,8 @@ func TestPeriod(t *testing.T) {
 	r.Add([]db.Attempt{record(3, 0, 150, 200, "a")}) // waited
 	r.Add([]db.Attempt{record(4, 200, 290, 400, "a")})
 	r.Add([]db.Attempt{record(5, 200, 400, 500, "a")}) // began afterwards
-	meters := []db.Meter{{Node: "n1", TotalMiB: 81920}, {Node: "n1", TotalMiB: 81920}, {Node: "n2", TotalMiB: 81920}}
+	meters := []db.Meter{{Node: "n1", TotalMiB: 81920, At: at(350)}, {Node: "n1", TotalMiB: 81920, At: at(350)},
+		{Node: "n1", TotalMiB: 40536, At: at(50)}, {Node: "n2", TotalMiB: 81920, At: at(50)}}
 	p, err := r.Plan(meters, Size{}, model.Default())
 	if err != nil {
 		t.Fatal(err)
