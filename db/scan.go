@@ -134,14 +134,15 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 			}
 			from = int64(list[n-1].JobID)
 		}
-		if err := eachJob(list[:whole], f); err != nil || n < limit {
+		if err := EachJob(list[:whole], f); err != nil || n < limit {
 			return err
 		}
 		limit = chunk
 	}
 }
 
-func eachJob(list []Attempt, f func([]Attempt) error) error {
+// EachJob hands the attempts of one job after the other to f; those of a job stand together.
+func EachJob(list []Attempt, f func([]Attempt) error) error {
 	for len(list) > 0 {
 		n := 1
 		for n < len(list) && list[n].JobID == list[0].JobID && list[n].Cluster == list[0].Cluster {

@@ -105,14 +105,15 @@ func outputs(t *testing.T) map[string][][]byte {
 	t.Helper()
 	all := map[string][][]byte{}
 	for schema, pattern := range map[string]string{
-		"carma.report/1":      "cmd/carma-report/testdata/jobs.json",
-		"carma.summary/1":     "cmd/carma-report/testdata/summary.json",
-		"carma.gpus/1":        "cmd/carma-report/testdata/gpus.json",
-		"carma.estimate/1":    "cmd/carma-estimate/testdata/golden/*.json",
-		"carma.doctor/1":      "cmd/carma-node/internal/doctor/testdata/findings.json",
-		"carma-sim.run/1":     "cmd/carma-sim/testdata/run.json",
-		"carma-sim.compare/1": "cmd/carma-sim/testdata/compare.json",
-		"carma-sim.submit/1":  "cmd/carma-sim/internal/run/testdata/submit.json",
+		"carma.report/1":       "cmd/carma-report/testdata/jobs.json",
+		"carma.summary/1":      "cmd/carma-report/testdata/summary.json",
+		"carma.gpus/1":         "cmd/carma-report/testdata/gpus.json",
+		"carma.estimate/1":     "cmd/carma-estimate/testdata/golden/*.json",
+		"carma.doctor/1":       "cmd/carma-node/internal/doctor/testdata/findings.json",
+		"carma-sim.run/1":      "cmd/carma-sim/testdata/run.json",
+		"carma-sim.compare/1":  "cmd/carma-sim/testdata/compare.json",
+		"carma-sim.forecast/1": "cmd/carma-sim/testdata/forecast.json",
+		"carma-sim.submit/1":   "cmd/carma-sim/internal/run/testdata/submit.json",
 	} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {

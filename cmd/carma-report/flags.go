@@ -9,6 +9,7 @@ import (
 
 	"carma/cmd/carma-report/internal/report"
 	"carma/cmd/internal/cli"
+	"carma/cmd/internal/records"
 )
 
 const usage = `usage: carma-report [OPTIONS] [JOB...]
@@ -33,10 +34,9 @@ permission; 70 anything else.
 // options are the flags.
 type options struct {
 	report.Options
-	source, conf      string
+	place             records.Place
 	helpFormat, write bool
 	allocations       bool
-	files             []string
 }
 
 func (o *options) flags(out io.Writer) *pflag.FlagSet {
@@ -73,18 +73,6 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	f.BoolVarP(&o.Table, "table", "t", false, "a table even for one job")
 	f.StringVar(&o.By, "by", "user,account,partition,gpu,day", "summary: group by these `WORDS`")
 	f.BoolVar(&o.write, "write", false, "history: write history.file of carma.toml")
-	f.StringArrayVar(
-		&o.files,
-		"db",
-		nil,
-		"read this database `FILE`; may be given several times (default: paths.db of carma.toml)",
-	)
-	f.StringVar(
-		&o.source,
-		"from",
-		"sqlite",
-		"`SOURCE` of the records: sqlite, the nodes' databases; slurmdbd, if carma.toml has forward = \"slurmdbd\"",
-	)
-	f.StringVar(&o.conf, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
+	o.place.Flags(f)
 	return f
 }

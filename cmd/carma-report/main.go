@@ -15,6 +15,7 @@ import (
 
 	"carma/cmd/carma-report/internal/report"
 	"carma/cmd/internal/cli"
+	"carma/cmd/internal/records"
 	"carma/db"
 )
 
@@ -30,7 +31,7 @@ func bound() {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	o := options{Options: report.Options{
+	o := options{place: records.Place{Program: "carma-report"}, Options: report.Options{
 		TimeFormat: os.Getenv("SLURM_TIME_FORMAT"), DefaultFormat: os.Getenv("CARMA_REPORT_FORMAT"),
 	}}
 	f := o.flags(out)
@@ -53,15 +54,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
-	switch o.source {
-	case "slurmdbd":
+	dbd, err := o.place.Slurmdbd()
+	switch {
+	case err != nil:
+		return err
+	case dbd:
 		err = o.slurmdbd(ctx, r)
-	case "sqlite":
+	default:
 		var closeAll func()
 		closeAll, err = o.open(r)
 		defer closeAll()
-	default:
-		err = cli.Fail(cli.ExitUsage, "--from=%s: must be sqlite or slurmdbd", o.source)
 	}
 	switch {
 	case err != nil:

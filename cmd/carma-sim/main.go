@@ -20,11 +20,12 @@ import (
 
 const usage = `usage: carma-sim COMMAND [OPTIONS]
 
-  run      replay a trace under one configuration
-  compare  replay a trace under several configurations, side by side; also as HTML
-  import   convert sacct output, the Philly job log or a CSV file into a trace
-  synth    make a synthetic trace and its job table
-  submit   submit a trace to a development cluster, and compare
+  run       replay a trace under one configuration
+  compare   replay a trace under several configurations, side by side; also as HTML
+  import    convert sacct output, the Philly job log or a CSV file into a trace
+  synth     make a synthetic trace and its job table
+  forecast  say what sharing would have brought to this cluster, from its records
+  submit    submit a trace to a development cluster, and compare
 
 carma-sim COMMAND --help lists the options. docs/sim.md says what is simulated.
 `
@@ -35,10 +36,11 @@ func main() {
 
 func execute(args []string, out io.Writer) error {
 	commands := map[string]func([]string, io.Writer) error{
-		"run": runRun, "compare": runCompare, "import": runImport, "synth": runSynth, "submit": runSubmit,
+		"run": runRun, "compare": runCompare, "forecast": runForecast, "import": runImport, "synth": runSynth,
+		"submit": runSubmit,
 	}
 	if len(args) == 0 {
-		return cli.Fail(cli.ExitUsage, "which command? run, compare, import, synth or submit; see carma-sim --help")
+		return cli.Fail(cli.ExitUsage, "which command? run, compare, forecast, import, synth or submit; see carma-sim --help")
 	}
 	if args[0] == "--help" || args[0] == "-h" || args[0] == "help" {
 		_, err := io.WriteString(out, usage)

@@ -8,16 +8,37 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
 	"carma/slurmbridge/policy"
 )
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"carma-sim": main})
+}
+
+// TestScripts runs the program itself, with the records of a week in carma.db.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			base, conf := filepath.Join(e.WorkDir, "carma.db"), filepath.Join(e.WorkDir, "carma.toml")
+			e.Setenv("CARMA_CONF", conf)
+			if err := os.WriteFile(conf, fmt.Appendf(nil, "[paths]\ndb = %q\n", base), 0o644); err != nil {
+				return err
+			}
+			return week(base, 30)
+		},
+	})
+}
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
@@ -54,6 +75,7 @@ func output(t *testing.T, args ...string) string {
 }
 
 func TestGolden(t *testing.T) {
+	t.Setenv("CARMA_CONF", "")
 	golden(t, "run.txt", output(t, mixed("run")...))
 	golden(t, "run-repeats.txt", output(t, mixed("run", "--repeats", "3", "--policy", "lug", "--estimator", "oracle",
 		"--queue", "fifo", "--recovery", "ladder", "--share", "streams",
@@ -64,7 +86,7 @@ func TestGolden(t *testing.T) {
 	golden(t, "compare.json", output(t, mixed("compare", "--repeats", "2", "--json", "a: --policy exclusive",
 		"b: --mode paper-v2 --estimator none")...))
 	golden(t, "help.txt", output(t, "--help")+output(t, "run", "--help")+output(t, "compare", "--help")+output(t,
-		"import", "--help")+output(t, "synth", "--help")+output(t, "submit", "--help"))
+		"forecast", "--help")+output(t, "import", "--help")+output(t, "synth", "--help")+output(t, "submit", "--help"))
 }
 
 func TestJSONKeys(t *testing.T) {
@@ -169,7 +191,7 @@ func TestUsage(t *testing.T) {
 		status int
 		want   string
 	}{
-		{nil, cli.ExitUsage, "which command? run, compare, import, synth or submit; see carma-sim --help"},
+		{nil, cli.ExitUsage, "which command? run, compare, forecast, import, synth or submit; see carma-sim --help"},
 		{[]string{"fly"}, cli.ExitUsage, `no command "fly"; see carma-sim --help`},
 		{[]string{"run"}, cli.ExitUsage, "no --trace; carma-sim synth makes one"},
 		{[]string{"run", "--trace", "x"}, cli.ExitUsage, "no --jobs; which job table does the trace belong to?"},

@@ -24,6 +24,25 @@ var units = map[string]time.Duration{
 	"day": 24 * time.Hour, "week": 7 * 24 * time.Hour,
 }
 
+// Period reads sacct's -S and -E; an empty word is a zero time.
+func Period(from, to string, now time.Time) (start, end time.Time, err error) {
+	if from != "" {
+		if start, err = Parse(from, now); err != nil {
+			return start, end, err
+		}
+	}
+	if to != "" {
+		if end, err = Parse(to, now); err != nil {
+			return start, end, err
+		}
+	}
+	if !start.IsZero() && !end.IsZero() && end.Before(start) {
+		to, from := end.Format(time.RFC3339), start.Format(time.RFC3339)
+		return start, end, fmt.Errorf("the time ends (%s) before it starts (%s)", to, from)
+	}
+	return start, end, nil
+}
+
 // Parse reads a time of sacct's -S and -E. Days are 24 hours, as Slurm's are.
 func Parse(word string, now time.Time) (time.Time, error) {
 	word = strings.ToLower(strings.TrimSpace(word))

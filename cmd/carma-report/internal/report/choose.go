@@ -115,19 +115,6 @@ func (s *selection) setTimes(from, to string, now time.Time) (err error) {
 	if from == "" && len(s.Jobs) == 0 {
 		from = "today"
 	}
-	if from != "" {
-		if s.From, err = slurmtime.Parse(from, now); err != nil {
-			return err
-		}
-	}
-	if to != "" {
-		if s.To, err = slurmtime.Parse(to, now); err != nil {
-			return err
-		}
-	}
-	if !s.From.IsZero() && !s.To.IsZero() && s.To.Before(s.From) {
-		to, from := s.To.Format(time.RFC3339), s.From.Format(time.RFC3339)
-		return fmt.Errorf("the time ends (%s) before it starts (%s)", to, from)
-	}
-	return nil
+	s.From, s.To, err = slurmtime.Period(from, to, now)
+	return err
 }

@@ -47,7 +47,9 @@ func TestGPUsOverTheSpanOfTheData(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Read(base)
+		if err := r.Databases([]*db.DB{base}); err != nil {
+			t.Fatal(err)
+		}
 		var out bytes.Buffer
 		if err := r.Show(t.Context(), &out); err != nil {
 			t.Fatal(err)

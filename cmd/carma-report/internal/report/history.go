@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"carma/db/figure"
+	"carma/db/source"
 	"carma/db/texttable"
 	"carma/estimator/history"
 	"carma/estimator/method"
@@ -41,7 +42,8 @@ func (l *lesson) add(j *job) {
 }
 
 // learn makes a history of all records, whatever the selection says of times.
-func learn(ctx context.Context, sources []source, sel *selection) (*history.Learner, map[history.Key]script, error) {
+func learn(ctx context.Context, sources []source.Source, sel *selection) (*history.Learner, map[history.Key]script,
+	error) {
 	l, scripts := history.NewLearner(), map[history.Key]script{}
 	s := selection{}
 	s.Users = sel.Users

@@ -13,6 +13,7 @@ import (
 
 	"carma/db"
 	"carma/db/figure"
+	"carma/db/source"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/usertext"
 )
@@ -28,7 +29,7 @@ type jobPage struct {
 }
 
 // newPage reads what a page shows. Databases that do not have it leave it out.
-func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s style) (*jobPage, error) {
+func newPage(ctx context.Context, j *job, sources []source.Source, bases []*db.DB, s style) (*jobPage, error) {
 	p := &jobPage{job: j, style: s}
 	for _, src := range sources {
 		err := src.Scan(ctx, db.Filter{FromJob: j.JobID, BeforeJob: uint64(j.JobID) + 1},
@@ -60,7 +61,7 @@ func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s st
 			}
 		}
 	}
-	p.attempts = inOrder(p.attempts)
+	p.attempts = source.InOrder(p.attempts)
 	if p.totalMiB == 0 && j.Mode == jobenv.ModeExclusive {
 		p.totalMiB = j.ReserveMiB // all of the GPU
 	}

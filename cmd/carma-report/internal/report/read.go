@@ -3,34 +3,13 @@
 package report
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 
 	"carma/db"
+	"carma/db/source"
 )
-
-// source is where records come from.
-type source interface {
-	JobIDs(ctx context.Context) (low, high uint32, err error)
-	Scan(ctx context.Context, f db.Filter, each func([]db.Attempt) error) error
-}
-
-// cleaned is a source whose texts can be shown: users gave some of them. Every view reads
-// through it.
-type cleaned struct{ source }
-
-// Scan is the source's.
-func (c cleaned) Scan(ctx context.Context, f db.Filter, each func([]db.Attempt) error) error {
-	return c.source.Scan(ctx, f, func(list []db.Attempt) error {
-		for i := range list {
-			list[i].Clean()
-		}
-		return each(list)
-	})
-}
 
 // pieces is in how many parts the job ids are read, and ahead how many of them
 // may be done before it is their turn.
@@ -42,7 +21,7 @@ const (
 // each makes a part of every range of job ids, several at a time, and hands them
 // to done in the order of the ids. So a million jobs take as many cores as there
 // are, and memory for a few parts.
-func each[T any](ctx context.Context, sources []source, s *selection, start func() T, add func(T, *job),
+func each[T any](ctx context.Context, sources []source.Source, s *selection, start func() T, add func(T, *job),
 	done func(T) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -96,7 +75,7 @@ type idRange struct {
 	before uint64
 }
 
-func split(ctx context.Context, sources []source) ([]idRange, error) {
+func split(ctx context.Context, sources []source.Source) ([]idRange, error) {
 	var low, high uint32
 	for _, src := range sources {
 		l, h, err := src.JobIDs(ctx)
@@ -124,7 +103,7 @@ func split(ctx context.Context, sources []source) ([]idRange, error) {
 
 // scan hands the selected jobs of a range to f in sequence; f must not keep
 // them.
-func scan(ctx context.Context, sources []source, s *selection, r idRange, f func(*job) error) error {
+func scan(ctx context.Context, sources []source.Source, s *selection, r idRange, f func(*job) error) error {
 	filter := s.Filter
 	filter.FromJob, filter.BeforeJob = r.from, r.before
 	var j job
@@ -135,46 +114,7 @@ func scan(ctx context.Context, sources []source, s *selection, r idRange, f func
 		}
 		return f(&j)
 	}
-	if len(sources) == 1 {
-		return sources[0].Scan(ctx, filter, one)
-	}
-	// A job of several nodes has attempts in several databases.
-	var all []db.Attempt
-	for _, src := range sources {
-		err := src.Scan(ctx, filter, func(attempts []db.Attempt) error {
-			for _, a := range attempts {
-				a.Neighbours, a.Total.UUIDs = slices.Clone(a.Neighbours), slices.Clone(a.Total.UUIDs)
-				all = append(all, a)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	all = inOrder(all)
-	for len(all) > 0 {
-		n := 1
-		for n < len(all) && all[n].JobID == all[0].JobID && all[n].Cluster == all[0].Cluster {
-			n++
-		}
-		if err := one(all[:n]); err != nil {
-			return err
-		}
-		all = all[n:]
-	}
-	return nil
-}
-
-// inOrder sorts attempts and drops duplicates, as when a database and its copy
-// are read.
-func inOrder(all []db.Attempt) []db.Attempt {
-	order := func(a, b db.Attempt) int {
-		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster),
-			cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
-	}
-	slices.SortStableFunc(all, order)
-	return slices.CompactFunc(all, func(a, b db.Attempt) bool { return order(a, b) == 0 })
+	return source.Scan(ctx, sources, filter, one)
 }
 
 // errEnough ends a scan that has what it wants.
@@ -182,7 +122,7 @@ var errEnough = errors.New("enough")
 
 // first returns the first jobs of the selection, at most so many; rest tells
 // whether there may be more.
-func first(ctx context.Context, sources []source, s *selection, most int) (jobs []*job, rest bool, err error) {
+func first(ctx context.Context, sources []source.Source, s *selection, most int) (jobs []*job, rest bool, err error) {
 	ranges, err := split(ctx, sources)
 	if err != nil || len(ranges) == 0 {
 		return nil, false, err

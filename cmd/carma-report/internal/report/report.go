@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/slurmbridge/sctl"
+	"carma/db/source"
 	"carma/slurmbridge/slurmtime"
 )
 
@@ -49,7 +49,7 @@ var views = []string{Summary, GPUs, History}
 type Report struct {
 	View    string // empty: jobs
 	options Options
-	sources []source
+	sources []source.Source
 	bases   []*db.DB // those of the sources that have samples of GPUs
 	sel     *selection
 	style   style
@@ -102,32 +102,6 @@ func list(words string) (l []string) {
 		}
 	}
 	return l
-}
-
-// Read adds a database to the report.
-func (r *Report) Read(d *db.DB) {
-	r.sources, r.bases = append(r.sources, cleaned{d}), append(r.bases, d)
-}
-
-// Left tells of how many records in slurmdbd were left out.
-type Left struct {
-	Spoiled int // jobs whose records cannot be read
-	Refused int // records stored at a wrong job
-}
-
-// ReadSlurmdbd reads slurmdbd's records in place of databases. slurmdbd has no samples
-// of GPUs.
-func (r *Report) ReadSlurmdbd(ctx context.Context, c sctl.Client) (Left, error) {
-	sel := *r.sel
-	if r.View == History {
-		sel.From, sel.To = time.Time{}, time.Time{}
-	}
-	src, err := fromSlurmdbd(ctx, c, &sel)
-	if err != nil {
-		return Left{}, err
-	}
-	r.sources = []source{cleaned{src}}
-	return src.left, nil
 }
 
 // Kinds of errors of Show and of reading, by which a program ends with its status.

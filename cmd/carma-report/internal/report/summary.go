@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/db/source"
 	"carma/db/texttable"
 	"carma/slurmbridge/slurmtime"
 	"carma/slurmbridge/version"
@@ -219,8 +220,8 @@ func (t *tally) plus(o *tally) {
 }
 
 // summarise adds up the selected jobs.
-func summarise(ctx context.Context, sources []source, sel *selection, by []string, zone *time.Location) (*summary,
-	error) {
+func summarise(ctx context.Context, sources []source.Source, sel *selection, by []string, zone *time.Location) (
+	*summary, error) {
 	all := newTally(by, zone)
 	err := each(ctx, sources, sel, func() *tally { return newTally(by, zone) }, (*tally).add,
 		func(t *tally) error { all.plus(t); return nil })

@@ -34,19 +34,14 @@ type booker struct {
 	given *estimator.Estimate // the next answer of the site's estimator
 	fixed []booking           // by job, where the booking does not depend on earlier runs
 	known []bool              // fixed holds the job's booking
-	peaks []learned           // by job
-}
-
-// learned is history's knowledge of a job.
-type learned struct {
-	runs     int
-	peakMiB  int64
-	smactPct float64
+	kinds []int32             // by job: the first job of its key
+	peaks []workload.Past     // by kind
 }
 
 func newBooker(s *Setup, w *workload.Workload) *booker {
 	b := &booker{
-		set: s, fixed: make([]booking, len(w.Jobs)), known: make([]bool, len(w.Jobs)), peaks: make([]learned, len(w.Jobs)),
+		set: s, fixed: make([]booking, len(w.Jobs)), known: make([]bool, len(w.Jobs)),
+		kinds: kindsOf(w.Jobs), peaks: make([]workload.Past, len(w.Jobs)),
 	}
 	c := config.Default()
 	c.Partition = map[string]config.Partition{partition: {
@@ -56,33 +51,55 @@ func newBooker(s *Setup, w *workload.Workload) *booker {
 	c.Placement.MarginMiB, c.Placement.MinFreeMiB = s.Thresholds.MarginMiB, s.MinFreeMiB
 	b.site = annotate.NewSite(c, "gres:")
 	b.site.Estimate = func(string, estimator.Spec) (estimator.Estimate, error) { return *b.given, nil }
-	if s.Known {
-		for i := range w.Jobs {
-			j := &w.Jobs[i]
-			b.peaks[i] = learned{len(s.Model.History.MarginPct), j.PeakMiB, j.SMActPct}
+	for i := range w.Jobs {
+		j := &w.Jobs[i]
+		if j.Past.Runs > 0 {
+			b.peaks[b.kinds[i]] = j.Past
+		}
+		if s.Known {
+			b.peaks[b.kinds[i]] = workload.Past{Runs: len(s.Model.History.MarginPct), PeakMiB: j.PeakMiB, SMActPct: j.SMActPct}
 		}
 	}
 	return b
 }
 
+// kindsOf returns, for each job, the first job of the same key.
+func kindsOf(jobs []workload.Job) []int32 {
+	kinds, first := make([]int32, len(jobs)), map[string]int32{}
+	for i := range jobs {
+		kinds[i] = int32(i)
+		if key := jobs[i].Key; key != "" {
+			if k, ok := first[key]; ok {
+				kinds[i] = k
+			} else {
+				first[key] = int32(i)
+			}
+		}
+	}
+	return kinds
+}
+
 // learn takes note of a run that ended well.
 func (b *booker) learn(job int32, peakMiB int64, smactPct float64) {
-	p := &b.peaks[job]
-	p.runs++
-	p.peakMiB = max(p.peakMiB, peakMiB)
-	p.smactPct = smactPct
+	p := &b.peaks[b.kinds[job]]
+	p.Runs++
+	p.PeakMiB = max(p.PeakMiB, peakMiB)
+	p.SMActPct = smactPct
 }
 
 // book returns the booking for a submission of a job.
 func (b *booker) book(id int32, j *workload.Job) (booking, error) {
+	if j.Alone {
+		return b.annotate(j, "policy=exclusive", nil, 0)
+	}
 	if b.set.Estimator == History {
-		p := b.peaks[id]
-		if p.runs == 0 {
+		p := b.peaks[b.kinds[id]]
+		if p.Runs == 0 {
 			return b.annotate(j, "on", nil, 0)
 		}
 		margins := b.set.Model.History.MarginPct
-		pct := margins[min(p.runs, len(margins))-1]
-		return b.annotate(j, b.mem(p.peakMiB+(p.peakMiB*pct+99)/100), nil, p.smactPct)
+		pct := margins[min(p.Runs, len(margins))-1]
+		return b.annotate(j, b.mem(p.PeakMiB+(p.PeakMiB*pct+99)/100), nil, p.SMActPct)
 	}
 	if b.known[id] {
 		return b.fixed[id], nil

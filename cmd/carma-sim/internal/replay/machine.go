@@ -72,6 +72,9 @@ type gpu struct {
 	energyJ   float64
 	utilS     float64
 	memMiBS   float64
+	holders   int32   // tasks that have the GPU, from their launch to their release
+	heldS     float64 // with holders, up to heldAt
+	heldAt    float64
 	trail     trail
 }
 
@@ -162,6 +165,18 @@ func (m *machine) launch(id int32, gpus []int32, delay float64, server int32, li
 	t.left = t.alone
 	t.doneAt = math.Inf(1)
 	m.plan(m.taskTimer(id), m.now+delay+t.startup)
+	m.hold(id, 1)
+}
+
+// hold counts a task in or out of the holders of its GPUs.
+func (m *machine) hold(id, n int32) {
+	for _, g := range m.tasks[id].gpus {
+		r := &m.gpus[g]
+		if r.holders > 0 {
+			r.heldS += m.now - r.heldAt
+		}
+		r.holders, r.heldAt = r.holders+n, m.now
+	}
 }
 
 // fire is the planned event of a task.
@@ -194,6 +209,7 @@ func (m *machine) fire(id int32) {
 		m.grow(id)
 	case completing:
 		t.phase = waiting
+		m.hold(id, -1)
 		m.sched.happened(released, id)
 	}
 }

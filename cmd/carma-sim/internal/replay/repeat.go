@@ -50,21 +50,25 @@ func Repeat(set Setup, w *workload.Workload, repeats int, run func(Setup, *workl
 	return figures(results), results[0], nil
 }
 
+// SpreadOf is the spread of n values.
+func SpreadOf(n int, of func(i int) float64) Spread {
+	s := Spread{Min: math.Inf(1), Max: math.Inf(-1)}
+	for i := range n {
+		x := of(i)
+		s.Mean += x / float64(n)
+		s.Min, s.Max = min(s.Min, x), max(s.Max, x)
+	}
+	for i := range n {
+		d := of(i) - s.Mean
+		s.SD += d * d / float64(max(n-1, 1))
+	}
+	s.SD = math.Sqrt(s.SD)
+	return s
+}
+
 func figures(results []Result) Figures {
 	of := func(f func(*Result) float64) Spread {
-		s := Spread{Min: math.Inf(1), Max: math.Inf(-1)}
-		n := float64(len(results))
-		for i := range results {
-			x := f(&results[i])
-			s.Mean += x / n
-			s.Min, s.Max = min(s.Min, x), max(s.Max, x)
-		}
-		for i := range results {
-			d := f(&results[i]) - s.Mean
-			s.SD += d * d / max(n-1, 1)
-		}
-		s.SD = math.Sqrt(s.SD)
-		return s
+		return SpreadOf(len(results), func(i int) float64 { return f(&results[i]) })
 	}
 	return Figures{
 		MakespanS:   of(func(r *Result) float64 { return r.MakespanS }),

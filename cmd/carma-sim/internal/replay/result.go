@@ -24,6 +24,7 @@ type Result struct {
 	EnergyJ     float64 // of all GPUs over the makespan
 	SMActPct    float64 // mean over GPUs and makespan
 	MemMiB      float64 // used, mean over GPUs and makespan
+	HeldS       float64 // GPU seconds in which jobs held a GPU, however many
 
 	// Only of a recorded run.
 	Jobs   []JobResult
@@ -60,13 +61,14 @@ func (m *machine) result() Result {
 	}
 	r.WaitS = r.JCTS - r.ExecS
 	r.OOM, r.GivenBack = m.ooms, m.givenBack
-	r.P95Slowdown = quantile(slowdowns, 0.95)
+	r.P95Slowdown = Quantile(slowdowns, 0.95)
 	m.now = r.MakespanS
 	for g := range m.gpus {
 		m.account(int32(g))
 		r.EnergyJ += m.gpus[g].energyJ
 		r.SMActPct += 100 * m.gpus[g].utilS
 		r.MemMiB += m.gpus[g].memMiBS
+		r.HeldS += m.gpus[g].heldS
 	}
 	if gpuS := float64(len(m.gpus)) * r.MakespanS; gpuS > 0 {
 		r.SMActPct /= gpuS
@@ -87,8 +89,8 @@ func (m *machine) result() Result {
 // slowdown is the last attempt's execution against the job alone.
 func (t *task) slowdown() float64 { return t.lastExec / (t.startup + t.alone) }
 
-// quantile of values, by the nearest rank; values are sorted in place.
-func quantile(v []float64, q float64) float64 {
+// Quantile of values, by the nearest rank; values are sorted in place.
+func Quantile(v []float64, q float64) float64 {
 	if len(v) == 0 {
 		return 0
 	}

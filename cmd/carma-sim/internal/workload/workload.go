@@ -32,8 +32,19 @@ type Job struct {
 	secondS float64
 	second  bool
 
+	Key   string // jobs of one key teach the history together; empty: the job alone
+	Past  Past   // runs of the key before the trace
+	Alone bool   // books whole GPUs always
+
 	// Spec is what the analytic estimator is asked; nil: there is no summary.
 	Spec *estimator.Spec
+}
+
+// Past is the history's knowledge of earlier runs.
+type Past struct {
+	Runs     int
+	PeakMiB  int64 // highest
+	SMActPct float64
 }
 
 // Submission is one line of a trace.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package source
 
 import (
 	"cmp"
@@ -32,9 +32,15 @@ type accountedPart struct {
 	left     Left
 }
 
-// fromSlurmdbd asks slurmdbd once for all jobs of a selection, and once for their names.
-// Their comments are unpacked while sacct prints them.
-func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, error) {
+// Left tells of how many records in slurmdbd were left out.
+type Left struct {
+	Spoiled int // jobs whose records cannot be read
+	Refused int // records stored at a wrong job
+}
+
+// Slurmdbd asks slurmdbd once for all jobs of a filter, and once for their names. Their
+// comments are unpacked while sacct prints them. slurmdbd has no samples of GPUs.
+func Slurmdbd(ctx context.Context, c sctl.Client, f db.Filter) (Source, Left, error) {
 	work := make(chan []sctl.Accounted, 2)
 	parts := make(chan accountedPart)
 	workers := runtime.GOMAXPROCS(0)
@@ -48,8 +54,8 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 		}()
 	}
 	var batch []sctl.Accounted
-	filter := sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters,
-		From: s.From, To: s.To}
+	filter := sctl.AccountedFilter{Jobs: f.Jobs, Users: f.Users, Accounts: f.Accounts, Clusters: f.Clusters,
+		From: f.From, To: f.To}
 	err := sctl.Accounting(c).Accounted(ctx, filter, func(j sctl.Accounted) {
 		if batch = append(batch, j); len(batch) == 500 {
 			work <- batch
@@ -74,7 +80,7 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 		err = sctl.Accounting(c).Names(ctx, filter, func(n sctl.Named) { names[accountedID{n.Cluster, n.JobID}] = n })
 	}
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, Left{}, err
 	}
 	for _, a := range records {
 		id := accountedID{a.Cluster, a.JobID}
@@ -90,8 +96,8 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 		a.Name, a.User, a.Account = names[id].Name, cmp.Or(own.User, a.User), names[id].Account
 		src.attempts = append(src.attempts, a)
 	}
-	src.attempts = inOrder(src.attempts)
-	return src, nil
+	src.attempts = InOrder(src.attempts)
+	return cleaned{src}, src.left, nil
 }
 
 func (p *accountedPart) unpack(batch []sctl.Accounted) {
@@ -123,15 +129,10 @@ func (s *slurmdbd) Scan(_ context.Context, f db.Filter, each func([]db.Attempt) 
 	byID := func(a db.Attempt, id uint32) int { return cmp.Compare(a.JobID, id) }
 	from, _ := slices.BinarySearchFunc(s.attempts, f.FromJob, byID)
 	list := s.attempts[from:]
-	for len(list) > 0 && (f.BeforeJob == 0 || uint64(list[0].JobID) < f.BeforeJob) {
-		n := 1
-		for n < len(list) && list[n].JobID == list[0].JobID && list[n].Cluster == list[0].Cluster {
-			n++
-		}
-		if err := each(list[:n]); err != nil {
-			return err
-		}
-		list = list[n:]
+	if f.BeforeJob > 0 {
+		before := func(a db.Attempt, id uint64) int { return cmp.Compare(uint64(a.JobID), id) }
+		end, _ := slices.BinarySearchFunc(list, f.BeforeJob, before)
+		list = list[:end]
 	}
-	return nil
+	return db.EachJob(list, each)
 }

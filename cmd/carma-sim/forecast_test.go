@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/cmd/internal/cli"
+	"carma/db"
+	"carma/db/figure"
+)
+
+// week writes a database with the records of n jobs that waited for two GPUs in each of two
+// partitions; one user's texts are hostile. Every tenth job has no samples.
+func week(path string, n int) error {
+	d, err := db.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	begin := time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)
+	r := rand.New(rand.NewPCG(1, 2))
+	names := []string{"train.sh", "tune", "<script>alert(1)</script>", "eval\x1b[31m|%s"}
+	free := map[string]time.Time{} // by GPU
+	var list []db.Attempt
+	for i := range n {
+		submit := begin.Add(time.Duration(i) * 20 * time.Minute)
+		partition := []string{"gpu", "gpu", "test"}[i%3]
+		uuid := ""
+		for _, g := range []string{"GPU-0", "GPU-1"} {
+			if g = partition + "-" + g; uuid == "" || free[g].Before(free[uuid]) {
+				uuid = g
+			}
+		}
+		start := submit.Add(2 * time.Second)
+		if free[uuid].After(start) {
+			start = free[uuid]
+		}
+		runS := float64(600 + r.IntN(4800))
+		smact := 10 + r.Float64()*60
+		f := figure.Figures{PeakMiB: 3000 + r.Int64N(16000), PeakFrom: figure.MemoryProcess, SMActPct: figure.Measured(smact),
+			SMActMax: 90, SMActFrom: figure.SourceDCGM, EnergyJ: figure.Measured(runS * (70 + 2*smact)),
+			LeaseS: runS, HeldS: runS, AloneS: figure.Measured(runS)}
+		f.MeanMiB = f.PeakMiB * 9 / 10
+		if i%10 == 9 {
+			f = figure.NoFigures()
+			f.LeaseS, f.HeldS = runS, runS
+		}
+		free[uuid] = start.Add(time.Duration(runS) * time.Second)
+		list = append(list, db.Attempt{Cluster: "c", JobID: uint32(i + 1), Node: partition + "1", Name: names[i%len(names)],
+			User: fmt.Sprintf("secret%d", i%3), UID: uint32(5001 + i%3), Partition: partition, Submit: submit, Start: start,
+			End: free[uuid], State: "COMPLETED", Mode: "exclusive", Method: "none", FullMiB: 40536, ReserveMiB: 40536,
+			GPUs: []db.AttemptGPU{{UUID: uuid, Model: "NVIDIA A100", Figures: f}}})
+		if len(list) == 5000 || i == n-1 {
+			if err := d.PutAll(context.Background(), list); err != nil {
+				return err
+			}
+			list = nil
+		}
+	}
+	return nil
+}
+
+func weekOf(t testing.TB, n int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "carma.db")
+	if err := week(path, n); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func forecastArgs(path string, more ...string) []string {
+	return append([]string{"forecast", "--db", path, "-S", "2026-01-01", "-E", "2027-01-01", "--repeats", "3"}, more...)
+}
+
+func TestForecast(t *testing.T) {
+	time.Local = time.UTC
+	t.Setenv("CARMA_CONF", "")
+	path := weekOf(t, 150)
+	page := filepath.Join(t.TempDir(), "page.html")
+	golden(t, "forecast.txt", output(t, forecastArgs(path, "--html", page)...))
+	golden(t, "forecast.json", output(t, forecastArgs(path, "--json")...))
+	golden(t, "forecast.psv", output(t, forecastArgs(path, "-P")...))
+	golden(t, "forecast-one.txt", output(t, forecastArgs(weekOf(t, 1), "--repeats", "1", "--gpus", "8", "--gpu-mem", "80G",
+		"--nodes", "2")...))
+	html, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "forecast.html", string(html))
+	_, body, _ := strings.Cut(string(html), "<body>")
+	body, _, _ = strings.Cut(body, "</body>")
+	if err := xml.Unmarshal([]byte("<x>"+body+"</x>"), new(struct{})); err != nil {
+		t.Error(err)
+	}
+	for _, file := range []string{"forecast.txt", "forecast.json", "forecast.psv", "forecast.html"} {
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bad := range []string{"secret", "5001", "train", "alert", "<script", "http", "NaN", "Inf", "\x1b"} {
+			if bytes.Contains(text, []byte(bad)) {
+				t.Errorf("%s has %q", file, bad)
+			}
+		}
+	}
+}
+
+// Figures that cannot be neither stop the forecast nor get into its figures.
+func TestForecastOfNonsense(t *testing.T) {
+	path := weekOf(t, 20)
+	d, err := db.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	begin := time.Date(2026, 1, 5, 9, 0, 0, 0, time.UTC).Unix()
+	for i, a := range []db.Attempt{
+		{Submit: at(1), Start: at(2), End: at(1 << 40)}, {Submit: at(1 << 40), Start: at(begin), End: at(begin + 60)},
+		{Submit: at(-1 << 40), Start: at(begin), End: at(begin)},
+		{Submit: at(begin), Start: at(begin + 9), End: at(begin + 1)},
+		{Submit: at(begin), Start: at(begin), End: at(begin + 1)},
+	} {
+		a.Cluster, a.JobID, a.Node, a.Partition, a.FullMiB = "c", uint32(1000+i), "gpu1", "gpu", 1<<62
+		f := figure.Figures{PeakMiB: 1 << 62, MeanMiB: -1 << 62, SMActPct: 1e300, EnergyJ: 1e300, LeaseS: 1e-9, HeldS: 1e9,
+			SharedS: 1e9, AloneS: -1}
+		a.GPUs = []db.AttemptGPU{{UUID: "gpu-GPU-0", Figures: f}}
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Close()
+	text := output(t, forecastArgs(path, "--gpu-mem", "40536")...)
+	if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") || !strings.Contains(text, "left out") {
+		t.Errorf("got\n%s", text)
+	}
+}
+
+func TestForecastUsage(t *testing.T) {
+	path := weekOf(t, 2)
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{forecastArgs(path, "-S", "2030-01-01", "-E", ""), cli.ExitNotFound,
+			"nothing to forecast: no job with GPUs has a record in this time; see --starttime"},
+		{forecastArgs(path, "-S", "someday"), cli.ExitUsage, `"someday"`},
+		{forecastArgs(path, "--gpu-mem", "x"), cli.ExitUsage, `--gpu-mem: "x": `},
+		{forecastArgs(path, "--from", "x"), cli.ExitUsage, "--from=x: must be sqlite or slurmdbd"},
+		{forecastArgs(path, "--repeats", "0"), cli.ExitUsage, "repeats 0: "},
+		{[]string{"forecast", "--db", filepath.Join(t.TempDir(), "none.db")}, cli.ExitUnavailable, "none.db"},
+		{forecastArgs(path, "more"), cli.ExitUsage, `unexpected argument "more"; see carma-sim forecast --help`},
+	} {
+		err := execute(c.args, &bytes.Buffer{})
+		if err == nil || !strings.Contains(err.Error(), c.want) || cli.Status(err) != c.status {
+			t.Errorf("%v: %v (status %d)\nwant %s (%d)", c.args, err, cli.Status(err), c.want, c.status)
+		}
+	}
+	if _, err := os.Stat("none.db"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("made a database: %v", err)
+	}
+}
+
+// BenchmarkForecast is of 10,000 jobs.
+func BenchmarkForecast(b *testing.B) {
+	path := weekOf(b, 10000)
+	for b.Loop() {
+		if err := execute(slices.Concat(forecastArgs(path), []string{"--repeats", "1"}), &bytes.Buffer{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"carma/cmd/carma-sim/internal/chart"
+	"carma/cmd/carma-sim/internal/forecast"
+	"carma/cmd/carma-sim/internal/replay"
+	"carma/db/texttable"
+)
+
+// Print writes sentences, the table, and what is assumed and not known.
+func (f *Forecast) Print(out io.Writer) error {
+	_, err := io.WriteString(out, strings.Join(f.words(), "\n")+"\n\n"+f.table()+"\n"+f.notes())
+	return err
+}
+
+// words are sentences that can be quoted.
+func (f *Forecast) words() []string {
+	before, with := &f.Rows[0], f.best()
+	const day = "2006-01-02 15:04"
+	got := f.Recorded
+	return []string{
+		fmt.Sprintf("%s ran from %s to %s on %s with %s.", number(f.Jobs, "job"), f.From.Format(day), f.To.Format(day),
+			number(f.nodes, "node"), number(f.gpus, "GPU")),
+		fmt.Sprintf("With sharing (policy %s), GPUs would have been held for %s GPU hours instead of %s%s.", with.Policy,
+			mean(with.GPUHours, 1, 1), mean(before.GPUHours, 1, 1), percent(with.GPUHours, before.GPUHours)),
+		fmt.Sprintf("All GPUs would have used %s kWh instead of %s%s.", mean(with.EnergyJ, 3.6e6, 1),
+			mean(before.EnergyJ, 3.6e6, 1), percent(with.EnergyJ, before.EnergyJ)),
+		fmt.Sprintf("Jobs would have waited %s min on average instead of %s, and the last would have ended after %s h "+
+			"instead of %s.", mean(with.WaitS, 60, 1), mean(before.WaitS, 60, 1), mean(with.MakespanS, 3600, 1),
+			mean(before.MakespanS, 3600, 1)),
+		fmt.Sprintf("Half of the jobs would have run at most %s times as long as alone, 95 %% at most %s times.",
+			mean(with.P50Slowdown, 1, 2), mean(with.P95Slowdown, 1, 2)),
+		outOfMemory(with.OOM.Mean),
+		fmt.Sprintf("To judge the model: without sharing it gives %s GPU hours, a makespan of %s h and a mean wait of %s "+
+			"min; the records say %.1f, %.1f and %.1f.", mean(before.GPUHours, 1, 1), mean(before.MakespanS, 3600, 1),
+			mean(before.WaitS, 60, 1), got.GPUHours, got.MakespanS/3600, got.WaitS/60),
+	}
+}
+
+// outOfMemory tells of a mean number of jobs.
+func outOfMemory(jobs float64) string {
+	if jobs == 0 {
+		return "No job would have run out of GPU memory."
+	}
+	return strconv.FormatFloat(math.Round(10*jobs)/10, 'f', -1, 64) +
+		" of the jobs would have run out of GPU memory beside others and run again, alone."
+}
+
+// best is the site's policy in all pools.
+func (f *Forecast) best() *forecastRow { return &f.Rows[len(f.Pools)] }
+
+func number(n int, of string) string {
+	if n != 1 {
+		of += "s"
+	}
+	return fmt.Sprintf("%d %s", n, of)
+}
+
+func mean(s replay.Spread, per float64, decimals int) string {
+	return fmt.Sprintf("%.*f", decimals, s.Mean/per)
+}
+
+func percent(with, before replay.Spread) string {
+	if before.Mean <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%+.1f %%)", 100*(with.Mean/before.Mean-1))
+}
+
+// interval is a mean with the least and the most, where these differ from it as printed.
+func interval(s replay.Spread, per float64, decimals int) string {
+	text := func(v float64) string { return fmt.Sprintf("%.*f", decimals, v/per) }
+	if text(s.Min) == text(s.Max) {
+		return text(s.Mean)
+	}
+	return fmt.Sprintf("%s [%s-%s]", text(s.Mean), text(s.Min), text(s.Max))
+}
+
+func (f *Forecast) table() string {
+	t := texttable.Table{Columns: texttable.Columns("POLICY", "SHARING", ">GPU HOURS", ">MAKESPAN h", ">WAIT min",
+		">ENERGY kWh", ">SLOWDOWN P50", ">P95", ">OOM JOBS")}
+	r := &f.Recorded
+	t.Rows = append(t.Rows, []string{"as recorded", "", fmt.Sprintf("%.1f", r.GPUHours),
+		fmt.Sprintf("%.1f", r.MakespanS/3600), fmt.Sprintf("%.1f", r.WaitS/60), "", fmt.Sprintf("%.2f", r.P50Slowdown),
+		fmt.Sprintf("%.2f", r.P95Slowdown), strconv.Itoa(r.OOM)})
+	for i := range f.Rows {
+		w := &f.Rows[i]
+		t.Rows = append(t.Rows, []string{string(w.Policy), fmt.Sprintf("%d of %d", w.Sharing, len(f.Pools)),
+			interval(w.GPUHours, 1, 1), interval(w.MakespanS, 3600, 1), interval(w.WaitS, 60, 1),
+			interval(w.EnergyJ, 3.6e6, 1), interval(w.P50Slowdown, 1, 2), interval(w.P95Slowdown, 1, 2),
+			interval(w.OOM, 1, 1)})
+	}
+	var b strings.Builder
+	t.WriteTo(&b)
+	return b.String()
+}
+
+// Parsable writes the table in plain figures (seconds, joules) between |.
+func (f *Forecast) Parsable(out io.Writer) error {
+	titles := []string{"Policy", "Sharing"}
+	of := func(w *forecastRow) []replay.Spread {
+		return []replay.Spread{w.GPUHours, w.MakespanS, w.WaitS, w.P95WaitS, w.EnergyJ, w.P50Slowdown, w.P95Slowdown, w.OOM}
+	}
+	for _, name := range []string{"GPUHours", "Makespan", "Wait", "P95Wait", "Energy", "P50Slowdown", "P95Slowdown",
+		"OOM"} {
+		titles = append(titles, name, name+"Min", name+"Max")
+	}
+	lines := []string{strings.Join(titles, "|")}
+	for i := range f.Rows {
+		w := &f.Rows[i]
+		cells := []string{string(w.Policy), strconv.Itoa(w.Sharing)}
+		for _, s := range of(w) {
+			for _, v := range []float64{s.Mean, s.Min, s.Max} {
+				cells = append(cells, strconv.FormatFloat(v, 'f', 3, 64))
+			}
+		}
+		lines = append(lines, strings.Join(cells, "|"))
+	}
+	_, err := io.WriteString(out, strings.Join(lines, "\n")+"\n")
+	return err
+}
+
+// notes say what the table is of, what is assumed, and what is not known.
+func (f *Forecast) notes() string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	for i, p := range f.Pools {
+		if len(f.Pools) == 1 {
+			break
+		}
+		line("%d: partition %s, %s, %s", i+1, strings.Join(p.Partitions, " and "), number(p.Nodes, "node"),
+			number(p.GPUs, "GPU"))
+	}
+	line("Means of %s [least-most]: intervals are of run times that differ from run to run, not of the model's",
+		number(f.Repeats, "run"))
+	line("error. Energy is of all GPUs, over the same time in each row. Assumed: what a job books is known from")
+	line("earlier runs in the records; the first run of each of %s has whole GPUs.", number(f.Scripts, "new script"))
+	line("%s", f.power())
+	if left := unknown(&f.Unknown); len(left) > 0 {
+		line("\nNot known:")
+		for _, text := range left {
+			line("  %s", text)
+		}
+	}
+	return b.String()
+}
+
+func (f *Forecast) power() string {
+	if f.PowerFactor == nil {
+		return "No energy was measured: power is that of an A100-SXM4-40GB."
+	}
+	return fmt.Sprintf("Power is that of an A100-SXM4-40GB times %.2f, as measured here.", *f.PowerFactor)
+}
+
+// unknown says in words how many jobs are not as the records should have them.
+func unknown(u *forecast.Unknown) (list []string) {
+	jobs := func(c forecast.Count, is string) {
+		if c.Jobs > 0 {
+			list = append(list, fmt.Sprintf("%s (%.1f GPU hours) %s", number(c.Jobs, "job"), c.GPUHours, is))
+		}
+	}
+	some := func(n int, of, is string) {
+		if n > 0 {
+			list = append(list, number(n, of)+" "+is)
+		}
+	}
+	jobs(u.NoSamples, "without samples of memory or SM activity: replayed alone on their GPUs")
+	jobs(u.SeveralNodes, "on several nodes: each node's part is replayed by itself, alone on its GPUs")
+	jobs(u.NoSubmit, "without a time of submission: submitted at their start")
+	jobs(u.TooLarge, "with more GPUs or memory than the nodes have: left out")
+	some(u.NoTimes, "job", "without a usable start and end: left out")
+	some(u.NoGPUs, "job", "without a GPU in the record: left out")
+	some(u.Earlier, "requeued job", "of which only the last attempt is replayed")
+	some(u.IdleNodes, "node", "without a job: left out")
+	return list
+}
+
+// WriteHTML writes sentences, charts and the table as a page.
+func (f *Forecast) WriteHTML(w io.Writer) error {
+	bars := func(title, unit string, per float64, of func(*forecastRow) replay.Spread) string {
+		var list []chart.Bar
+		for i := range f.Rows {
+			r := &f.Rows[i]
+			s := of(r)
+			name := string(r.Policy)
+			if len(f.Pools) > 1 {
+				name = fmt.Sprintf("%s, %d of %d", name, r.Sharing, len(f.Pools))
+			}
+			list = append(list, chart.Bar{Name: name, Mean: s.Mean / per, Min: s.Min / per, Max: s.Max / per})
+		}
+		return chart.Bars(title, unit, list)
+	}
+	_, err := io.WriteString(w, chart.Page("carma-sim: what sharing would have brought", strings.Join(f.words(), " "),
+		f.table()+"\n"+f.notes(),
+		bars("GPUs held", "GPU hours", 1, func(r *forecastRow) replay.Spread { return r.GPUHours }),
+		bars("Mean wait", "minutes", 60, func(r *forecastRow) replay.Spread { return r.WaitS }),
+		bars("Energy of the GPUs", "kWh", 3.6e6, func(r *forecastRow) replay.Spread { return r.EnergyJ }),
+		bars("Makespan", "hours", 3600, func(r *forecastRow) replay.Spread { return r.MakespanS }),
+		bars("Slowdown of the 95th percentile", "times", 1,
+			func(r *forecastRow) replay.Spread { return r.P95Slowdown }),
+		bars("Out of memory", "jobs", 1, func(r *forecastRow) replay.Spread { return r.OOM })))
+	return err
+}
