@@ -93,7 +93,7 @@ var strong = []message{
 	{"cuda", "programs with NVIDIA's gpuErrchk", GPUMemory, "gpuassert: out of memory", "", nil},
 	{"cuda", "Blender", GPUMemory, "out of memory in cu", "(", onHost},
 	{"blender", "Blender", GPUMemory, "system is out of gpu ", "memory", nil},
-	{"mxnet", "MXNet before 1.0", GPUMemory, "gpu_device_storage", "cuda: out of memory", nil},
+	{"cuda", "MXNet and TVM", GPUMemory, "cudaerrorcudartunloading", "cuda: out of memory", onHost},
 	{"mxnet", "MXNet before 0.8", GPUMemory, "pooled_storage_manager", "memory allocation failed", nil},
 	{"physx", "PhysX", GPUMemory, "pxgcudadevicememoryallocator fail to allocate memory", "result = 2", nil},
 	{"theano", "Theano", GPUMemory, "bytes of device memory (out of memory)", "", nil},
@@ -101,6 +101,14 @@ var strong = []message{
 	{"cupy", "Chainer", GPUMemory, "out of memory to allocate", "bytes (total", nil},
 	{"tensorrt", "TensorRT 8 and 9", GPUMemory, "error code 2: outofmemory", "", nil},
 	{"arrayfire", "ArrayFire", GPUMemory, "arrayfire exception (device out of memory", "", nil},
+	{"cuda", "COLMAP", GPUMemory, "cuda error at ", "- out of memory", onHost},
+	{"cuda", "GPU4PySCF", GPUMemory, "cuda error of ", ": out of memory", onHost},
+	{"cuda", "hashcat", GPUMemory, "cumemalloc(): out of memory", "", nil},
+	{"hashcat", "hashcat", GPUMemory, "not enough allocatable device memory", "", nil},
+	{"opencl", "OpenCL", GPUMemory, "cl_mem_object_allocation_failure", "", nil},
+	{"vulkan", "Vulkan", GPUMemory, "vk_error_out_of_device_memory", "", nil},
+	{"opencv", "OpenCV", GPUMemory, "gpu api call", "out of memory", onHost},
+	{"matlab", "MATLAB", GPUMemory, "out of memory on device. to view more detail", "", nil},
 	{"kokkos", "Kokkos", GPUMemory, `memoryspace named "cuda" failed`, "insufficient memory", nil},
 }
 
@@ -108,7 +116,7 @@ var strong = []message{
 var onNode = append([]string{"shared memory", "node running low", "memory on the node", "heap space", "cgroup", "swap",
 	"oom-kill", "oom_kill", "oom killer", "raylet", "disk", "/dev/shm", "main memory", "system memory", "cpu memory",
 	"defaultcpuallocator", "dataloader", "slurmstepd", "java.lang", "ulimit", "tensor on cpu", "usage:", "--on-oom",
-	"are caught", "virtual memory", "nccl info"}, append(harmless, onHost...)...)
+	"are caught", "virtual memory", "nccl info", "llvm error"}, append(harmless, onHost...)...)
 
 // weak are the words of programs that have no signature.
 var weak = []message{
