@@ -143,7 +143,7 @@ func TestWithoutAgents(t *testing.T) {
 // The driver was upgraded and its module was not: NVML answers nobody, and the agent has gone. A job that the Prolog
 // returns waits no longer than on a node with an agent.
 func TestReturnedWhereNoAgentRuns(t *testing.T) {
-	c := up(t, "--nodes", "1")
+	c := up(t, "--nodes", "1", "--time-scale", "10")
 	c.stopAgent("n1", "TERM")
 	c.sh("", "echo none >"+c.dir+"/lib/libnvidia-ml.so.1")
 	c.eventually(func() string { return c.sh("", "carma-node --node n1 status") }, `\b0 open`)
