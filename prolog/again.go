@@ -38,7 +38,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 			makeExclusive(r, about)
 		}
 	}
-	if mib <= h.Carma.ReserveMiB && !h.Carma.Requeue { // nothing of ours was done to it
+	if mib <= h.Carma.ReserveMiB && h.Carma.Requeue != jobenv.RequeueTimeout { // nothing of ours was done to it
 		return j, w, retryUnknown
 	}
 	return j, w, cmp.Or(admincomment.RetryReason(w.AdminComment), retryUnknown)

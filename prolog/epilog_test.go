@@ -327,6 +327,21 @@ func TestEpilogOfAJobThatMayNotBeRequeued(t *testing.T) {
 	}
 }
 
+// A wrapper that reads the first failure wants no second attempt (docs/user.md): requeue=no keeps Slurm's own requeues,
+// and the job stays failed after an OOM, and after a fault of its MPS server.
+func TestEpilogOfAJobThatSaysNoRequeue(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	h := hook(7)
+	h.Carma.Requeue = jobenv.RequeueNo
+	w.prolog(t, h)
+	w.epilog(t, failed(h))
+	a := w.records.attempts[0]
+	if w.changes() != "" || !strings.Contains(a.OOMNote, "requeue=no") || a.State != "OUT_OF_MEMORY" {
+		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
+	}
+}
+
 // A recovery partition that is down, missing or not for the user is no reason
 // to lose the job: whole GPUs are whole GPUs where it was.
 func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {

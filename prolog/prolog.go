@@ -196,7 +196,7 @@ func (l *launch) fitNode(ctx context.Context) {
 	if l.Carma.Annotated || l.request.GPUs == 1 {
 		return
 	}
-	node, _ := l.node.gpus(ctx, l.ledger)
+	node, _, _ := l.node.gpus(ctx, l.ledger)
 	if node == 0 || l.request.GPUs <= node {
 		return
 	}

@@ -231,6 +231,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// look is the agent's look at the GPUs.
+func (w *world) look(t *testing.T) {
+	t.Helper()
+	if err := w.book.Measure(t.Context(), idle(2), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // follow reads the log of a lease's daemon, as the agent does.
 func (w *world) follow(t *testing.T, l gres.Lease) {
 	t.Helper()
@@ -421,6 +429,7 @@ func TestPrologWithoutGPUs(t *testing.T) {
 
 func TestPrologGivesBack(t *testing.T) {
 	w := newWorld(t)
+	w.look(t)
 	for id := range uint32(2) {
 		h := hook(id + 1)
 		h.Carma.Mode = "exclusive"
@@ -490,6 +499,7 @@ func TestPrologGivesBackOften(t *testing.T) {
 		{"not annotated", 5, "gres:gpu:1", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, 2000, "job 7", "", -1},
 	} {
 		w := newWorld(t)
+		w.look(t)
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
 		for id := range uint32(2) {
 			h := hook(id + 1)
@@ -739,6 +749,7 @@ func TestSettleEnds(t *testing.T) {
 // heterogeneous job return to the queue by their leader.
 func TestWhoGoesBack(t *testing.T) {
 	w := newWorld(t)
+	w.look(t)
 	quarantine(t, w, "GPU-0")
 	quarantine(t, w, "GPU-1")
 	w.slurm.noRequeue = true
@@ -752,6 +763,27 @@ func TestWhoGoesBack(t *testing.T) {
 	w.prolog(t, hook(7))
 	if want := []string{"job 7", "incomplete 6", "update 6+1", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("component: calls %v", w.slurm.calls)
+	}
+}
+
+// A returned job starts as early where no agent runs as elsewhere: the hook sets the start that the agent would set.
+func TestGivenBackWithoutAnAgent(t *testing.T) {
+	for _, lives := range []bool{false, true} {
+		w := newWorld(t)
+		if lives {
+			w.look(t)
+		}
+		l := w.arrive(t.Context(), hook(7), w.book, w.slurm)
+		if err := l.giveBack(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		want := 2 * time.Minute // slurm.SafeStart
+		if lives {
+			want = latestStart // until the agent sets an earlier one
+		}
+		if w.slurm.startIn != want {
+			t.Errorf("an agent %v: the job starts in %s, want %s", lives, w.slurm.startIn, want)
+		}
 	}
 }
 

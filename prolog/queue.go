@@ -111,7 +111,7 @@ const (
 // latestStart is after how long a requeued job starts at the latest, if GPUs are
 // free. The agent lets the job start as soon as starting is safe; slurmctld's
 // own time is not on 22.05, where slurmd may then still know the job's last run
-// and skip its Prolog (gres/agent/after.go).
+// and skip its Prolog (gres/agent/returned.go).
 const latestStart = 10 * time.Minute
 
 func (q queue) update(ctx context.Context, target sctl.Target, change sctl.Change) error {

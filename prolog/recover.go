@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"carma/slurmbridge/admincomment"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/tres"
 )
 
@@ -17,7 +18,10 @@ import (
 // the partition and whether the job will be alone, or why the job stays failed.
 // The job is COMPLETING, so it cannot start before this Epilog ends.
 func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, alone bool, err error) {
-	if !v.job.Requeue {
+	switch {
+	case ep.hook.Carma.Requeue == jobenv.RequeueNo:
+		return "", false, errStaysFailed
+	case !v.job.Requeue:
 		return "", false, errNoRequeue
 	}
 	ctx, cancelQuery := ep.node.part(ctx) // whatever the look into stderr took
@@ -53,6 +57,8 @@ func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, alo
 }
 
 var errFaultAgain = errors.New("it was requeued for that before")
+
+var errStaysFailed = errors.New("the job says requeue=no")
 
 var errNoRequeue = errors.New("the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)")
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"time"
 
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
@@ -33,7 +34,7 @@ func backOff(n uint32) time.Duration {
 // may take the job, or this node once mended.
 func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 	h, r := l.Hook, l.request
-	node, works := l.node.gpus(ctx, l.ledger)
+	node, works, lives := l.node.gpus(ctx, l.ledger)
 	defer func() {
 		if errors.Is(err, sctl.ErrBatchOnly) && node > 0 && r.GPUs > works {
 			l.tellTooMany(ctx, works)
@@ -84,8 +85,10 @@ func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 	ctx, cancelRest := l.node.part(ctx)
 	defer cancelRest()
 	l.node.awaitRevocation(ctx, h, l.slurm)
-	if err := l.ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
+	if err = l.ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
 		l.node.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
+	}
+	if err != nil || !lives {
 		l.queue().setStart(ctx, h, j.Component(), delay)
 	}
 	return nil
@@ -159,20 +162,20 @@ func (l *launch) tellTooMany(ctx context.Context, node int) {
 const lookAtLedger = time.Second
 
 // gpus is how many GPUs the node is known to have, and how many of them are not lost; 0: not
-// known now.
-func (n *Node) gpus(ctx context.Context, ledger Readings) (all, works int) {
+// known now. lives tells whether an agent looks at them.
+func (n *Node) gpus(ctx context.Context, ledger Readings) (all, works int, lives bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger)
 	defer cancel()
 	s, err := ledger.Snapshot(ctx)
 	if err != nil {
-		return 0, 0
+		return 0, 0, false
 	}
 	for _, r := range s.Readings {
 		if !lost().MatchString(r.Unreadable) {
 			works++
 		}
 	}
-	return len(s.Readings), works
+	return len(s.Readings), works, s.AgentAge <= choose.ReadAgainAfter(n.Config)
 }
 
 // errGone means that the job is no longer here: cancelled, or in the queue again.

@@ -16,7 +16,7 @@ import (
 // slotted is a job that is requeued when its time slot is over.
 func slotted(restart uint32) jobenv.Hook {
 	h := hook(7)
-	h.Restart, h.Carma.Requeue = restart, true
+	h.Restart, h.Carma.Requeue = restart, jobenv.RequeueTimeout
 	return h
 }
 
@@ -64,7 +64,7 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 	}{
 		"ended by itself":    {"None", func(*world, *jobenv.Hook) {}, "", "COMPLETED", ""},
 		"failed by itself":   {"NonZeroExitCode", func(_ *world, h *jobenv.Hook) { h.Exit.Code = 1 }, "", "FAILED", ""},
-		"did not ask for it": {"TimeLimit", func(_ *world, h *jobenv.Hook) { h.Carma.Requeue = false }, "", "COMPLETED", ""},
+		"did not ask for it": {"TimeLimit", func(_ *world, h *jobenv.Hook) { h.Carma.Requeue = "" }, "", "COMPLETED", ""},
 		"--no-requeue": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, "", "COMPLETED",
 			"its time slot was over; the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)"},
 		"refused": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.fail["requeuehold"] = errors.New("scontrol: no") },

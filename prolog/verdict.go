@@ -40,15 +40,16 @@ type verdict struct {
 func (ep *epilog) judge(ctx context.Context) (v verdict) {
 	shared := ep.about.Mode == jobenv.ModeShared
 	failed := ep.hook.Exit.Failed() && shared
+	inSlots := ep.hook.Carma.Requeue == jobenv.RequeueTimeout
 	switch {
 	case !ep.hook.BatchHost:
 		return v
-	case !ep.hook.Exit.Failed() && !ep.hook.Carma.Requeue:
+	case !ep.hook.Exit.Failed() && !inSlots:
 		if shared {
 			v.note = ep.noteOfSuccess(ctx)
 		}
 		return v
-	case !failed && !ep.hook.Carma.Requeue:
+	case !failed && !inSlots:
 		return v
 	}
 	var err error
@@ -58,7 +59,7 @@ func (ep *epilog) judge(ctx context.Context) (v verdict) {
 		return v
 	}
 	// Not the exit status tells: a job that ran out of time may end with 0.
-	if ep.hook.Carma.Requeue && v.job.Reason == jobstate.TimeLimit {
+	if inSlots && v.job.Reason == jobstate.TimeLimit {
 		return ep.nextSlot(ctx, v)
 	}
 	if !failed {

@@ -45,6 +45,7 @@ func TestOutOfMemoryByEvidence(t *testing.T) {
 	jobs := map[string]struct {
 		script, to, note string
 		id               string
+		oom              bool // with no requeue
 	}{
 		"faiss at 98 %": {script: ends(4014, "RuntimeError: Error in void faiss::gpu::allocMemorySpaceV(faiss::gpu::MemorySpace, "+
 			"void**, size_t) at gpu/utils/MemorySpace.cpp:27: Error: 'err == cudaSuccess' failed: failed to cudaMalloc "+
@@ -56,7 +57,9 @@ func TestOutOfMemoryByEvidence(t *testing.T) {
 		"PyTorch, hardly on the GPU": {script: ends(409, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB."),
 			to: "gpu", note: "PyTorch says so; it used"},
 		"an OOM class in a KeyError's context": {script: ends(4014, richContext), note: "null"},
-		"Optuna's third trial":                 {script: ends(1638, strings.Join(optuna, "\n")), note: "null"},
+		"Optuna's third trial":                 {script: ends(4014, strings.Join(optuna, "\n")), note: "null"},
+		"a wrapper reads the first failure": {script: strings.Replace(ends(4014, "torch.OutOfMemoryError: CUDA out of "+
+			"memory. Tried to allocate 9 GiB."), "mem=4G", "mem=4G requeue=no", 1), note: "the job says requeue=no", oom: true},
 		"exit 0": {script: strings.Replace(ends(4014, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9663676416 "+
 			"bytes.\nDone"), "exit 1", "exit 0", 1), note: "results may be missing"},
 	}
@@ -70,7 +73,7 @@ func TestOutOfMemoryByEvidence(t *testing.T) {
 			c.ends(j.id, map[bool]string{true: "COMPLETED", false: "FAILED"}[j.to != "" || name == "exit 0"])
 			r := c.report(j.id)
 			text := c.sh("", "carma-report --json -j "+j.id)
-			if r.RequeuedTo != j.to || r.OOM != (j.to != "") || j.note != "null" && !strings.Contains(text, j.note) {
+			if r.RequeuedTo != j.to || r.OOM != (j.to != "" || j.oom) || j.note != "null" && !strings.Contains(text, j.note) {
 				t.Errorf("requeued to %q, OOM %v, want %q, %q\n%s", r.RequeuedTo, r.OOM, j.to, j.note, text)
 			}
 		})

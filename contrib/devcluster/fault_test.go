@@ -140,6 +140,33 @@ func TestWithoutAgents(t *testing.T) {
 	}
 }
 
+// The driver was upgraded and its module was not: NVML answers nobody, and the agent has gone. A job that the Prolog
+// returns waits no longer than on a node with an agent.
+func TestReturnedWhereNoAgentRuns(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "10")
+	c.stopAgent("n1", "TERM")
+	c.sh("", "echo none >"+c.dir+"/lib/libnvidia-ml.so.1")
+	c.eventually(func() string { return c.sh("", "carma-node --node n1 status") }, `\b0 open`)
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec sleep 1h\n")
+	c.eventually(func() string { return c.sh("", "scontrol show job "+id) }, `(?s)JobState=PENDING.*Restarts=1`)
+	starts := func() time.Duration {
+		text := regexp.MustCompile(`\bStartTime=(\S+)`).FindStringSubmatch(c.sh("", "scontrol show job "+id))
+		at, err := time.ParseInLocation("2006-01-02T15:04:05", text[1], time.Local)
+		if err != nil {
+			return time.Hour
+		}
+		return time.Until(at)
+	}
+	// On 22.05 credentials must have expired; elsewhere a few seconds are enough.
+	for begin := time.Now(); starts() > 30*time.Second; time.Sleep(time.Second) {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("it starts in %s\n%s", starts(), c.sh("", "scontrol show job "+id))
+		}
+	}
+	c.sh(alice, "scancel "+id)
+	c.noDrain()
+}
+
 func stopAgents(c *cluster) {
 	c.t.Helper()
 	for _, node := range []string{"n1", "n2"} {

@@ -12,11 +12,14 @@ import (
 	"carma/gres"
 )
 
-// Measure replaces the readings and adds usages to the figures of attempts.
+// Measure replaces the readings, as the agent does, and adds usages to the figures of attempts.
 func (b *Ledger) Measure(ctx context.Context, readings []gres.Reading, usages []Usage) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if err := putReadings(tx, readings); err != nil {
 			return err
+		}
+		if _, err := tx.Exec("INSERT OR REPLACE INTO measured (one, at_ns) VALUES (1, ?)", int64(Now())); err != nil {
+			return fmt.Errorf("write readings: %w", err)
 		}
 		return addUsages(tx, usages)
 	})

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"carma/db/figure"
@@ -39,7 +40,11 @@ type Snapshot struct {
 	PendingRestarts []PendingRestart // oldest first
 	Holds           []Hold           // GPUs kept for a job
 	PerhapsHeld     []PerhapsHeld    // oldest first
+	AgentAge        time.Duration    // since the agent last looked at the GPUs; Never: not since the boot
 }
+
+// Never is the age of what has not been.
+const Never time.Duration = math.MaxInt64
 
 // Snapshot reads the ledger at a single moment, and waits for nobody.
 func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
@@ -69,8 +74,20 @@ func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if s.Holds, err = holdsOf(q); err != nil {
 		return s, err
 	}
-	s.PerhapsHeld, err = perhapsHeld(q)
+	if s.PerhapsHeld, err = perhapsHeld(q); err != nil {
+		return s, err
+	}
+	s.AgentAge, err = agentAge(q)
 	return s, err
+}
+
+func agentAge(q querier) (time.Duration, error) {
+	var at int64
+	err := q.QueryRow("SELECT at_ns FROM measured").Scan(&at)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Never, nil
+	}
+	return Now() - time.Duration(at), wrap(err, "read when the agent looked")
 }
 
 // connection is a connection as a querier.

@@ -53,15 +53,15 @@ func outcome(text string, peak int64) Outcome {
 	return e.Decide()
 }
 
-// confusion is the table of docs/bench/oom.md, and its rates by memory: of the OOMs that were found, and of the others
-// that were called OOM.
-func confusion(t *testing.T) (table string, found, wrong [4]float64) {
+// confusion is a table of docs/bench/oom.md on the texts of a draw, and its rates by memory: of the OOMs that were
+// found, and of the others that were called OOM.
+func confusion(t *testing.T, draw string) (table string, found, wrong [4]float64) {
 	type row struct {
 		n      int
 		called [4]int
 	}
 	rows := map[string]*row{}
-	for _, d := range append(read(t, "drawn-oom.txt"), read(t, "drawn-other.txt")...) {
+	for _, d := range append(read(t, draw+"-oom.txt"), read(t, draw+"-other.txt")...) {
 		if rows[d.kind] == nil {
 			rows[d.kind] = &row{}
 		}
@@ -130,7 +130,7 @@ func TestEveryTextHasAFixture(t *testing.T) {
 		f := oomscan.Scan(text)
 		have[TextOf(f.Kind, f.Grade, f.Survived, f.OtherEnd)]++
 	}
-	for _, name := range []string{"evidence.txt", "goes-on.txt", "drawn-other.txt"} {
+	for _, name := range []string{"evidence.txt", "goes-on.txt", "drawn-other.txt", "again-other.txt", "third-other.txt"} {
 		for _, d := range read(t, name) {
 			f := oomscan.Scan([]byte(d.text))
 			have[TextOf(f.Kind, f.Grade, f.Survived, f.OtherEnd)]++
@@ -173,17 +173,24 @@ func TestLookAlikes(t *testing.T) {
 }
 
 func TestDrawn(t *testing.T) {
-	table, found, wrong := confusion(t)
-	for i, bound := range []struct{ found, wrong float64 }{{0.98, 0.2}, {0.98, 0.2}, {0.75, 0}, {0.75, 0}} {
-		if found[i] < bound.found || wrong[i] > bound.wrong {
-			t.Errorf("with a peak of %s: found %.2f, wrong %.2f; want %+v", memories[i].name, found[i], wrong[i], bound)
-		}
-	}
 	page, err := os.ReadFile("../../docs/bench/oom.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(page), table) {
-		t.Errorf("docs/bench/oom.md holds another table; this is it now:\n%s", table)
+	type bound struct{ found, wrong float64 }
+	for draw, bounds := range map[string][4]bound{
+		"drawn": {{0.98, 0.2}, {0.98, 0.2}, {0.8, 0}, {0.8, 0}},
+		"third": {{0.98, 0}, {0.98, 0}, {0.8, 0}, {0.8, 0}},
+		"again": {{0.98, 0.04}, {0.98, 0.04}, {0.95, 0}, {0.95, 0}},
+	} {
+		table, found, wrong := confusion(t, draw)
+		for i, b := range bounds {
+			if found[i] < b.found || wrong[i] > b.wrong {
+				t.Errorf("%s, with a peak of %s: found %.2f, wrong %.2f; want %+v", draw, memories[i].name, found[i], wrong[i], b)
+			}
+		}
+		if !strings.Contains(string(page), table) {
+			t.Errorf("docs/bench/oom.md holds another table of %s; this is it now:\n%s", draw, table)
+		}
 	}
 }

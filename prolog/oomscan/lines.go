@@ -178,7 +178,8 @@ func (p *parsed) isSource(k int) bool {
 func (p *parsed) ofPinned(k int) bool {
 	for i := max(k-12, 0); i < min(k+4, len(p.lines)); i++ {
 		l := p.line(i)
-		if anyIn(l[:min(len(l), 512)], []string{"pin_memory.py", ".pin_memory(", "cudahostalloc", "hostallocator"}) {
+		if anyIn(l[:min(len(l), 512)], []string{"pin_memory.py", ".pin_memory(", "cudahostalloc", "cumemhostalloc",
+			"cumemallochost", "hostallocator"}) {
 			return true
 		}
 	}

@@ -87,13 +87,36 @@ var strong = []message{
 	{"tensorrt", "TensorRT before 8", GPUMemory, "cuda error in allocate: 2 (out of memory)", "", nil},
 	{"pytorch", "PyTorch, as vLLM prints it", GPUMemory, "cuda out of memory occurred when", "", nil},
 	{"cuda", "dlib", GPUMemory, "error while calling cudamalloc", "code: 2, reason: out of memory", nil},
+	{"cuda", "tiny-cuda-nn", GPUMemory, "cudamalloc(", "failed with error out of memory", nil},
+	{"cuda", "TensorRT-LLM", GPUMemory, "cuda runtime error in ", "out of memory", onHost},
+	{"cuda", "Kaldi", GPUMemory, "cuda error: 'out of memory'", "", nil},
+	{"cuda", "programs with NVIDIA's gpuErrchk", GPUMemory, "gpuassert: out of memory", "", nil},
+	{"cuda", "Blender", GPUMemory, "out of memory in cu", "(", onHost},
+	{"blender", "Blender", GPUMemory, "system is out of gpu ", "memory", nil},
+	{"cuda", "MXNet and TVM", GPUMemory, "cudaerrorcudartunloading", "cuda: out of memory", onHost},
+	{"mxnet", "MXNet before 0.8", GPUMemory, "pooled_storage_manager", "memory allocation failed", nil},
+	{"physx", "PhysX", GPUMemory, "pxgcudadevicememoryallocator fail to allocate memory", "result = 2", nil},
+	{"theano", "Theano", GPUMemory, "bytes of device memory (out of memory)", "", nil},
+	{"theano", "Theano", GPUMemory, "gpuarrayexception: b'out of memory'", "", nil},
+	{"cupy", "Chainer", GPUMemory, "out of memory to allocate", "bytes (total", nil},
+	{"tensorrt", "TensorRT 8 and 9", GPUMemory, "error code 2: outofmemory", "", nil},
+	{"arrayfire", "ArrayFire", GPUMemory, "arrayfire exception (device out of memory", "", nil},
+	{"cuda", "COLMAP", GPUMemory, "cuda error at ", "- out of memory", onHost},
+	{"cuda", "GPU4PySCF", GPUMemory, "cuda error of ", ": out of memory", onHost},
+	{"cuda", "hashcat", GPUMemory, "cumemalloc(): out of memory", "", nil},
+	{"hashcat", "hashcat", GPUMemory, "not enough allocatable device memory", "", nil},
+	{"opencl", "OpenCL", GPUMemory, "cl_mem_object_allocation_failure", "", nil},
+	{"vulkan", "Vulkan", GPUMemory, "vk_error_out_of_device_memory", "", nil},
+	{"opencv", "OpenCV", GPUMemory, "gpu api call", "out of memory", onHost},
+	{"matlab", "MATLAB", GPUMemory, "out of memory on device. to view more detail", "", nil},
+	{"kokkos", "Kokkos", GPUMemory, `memoryspace named "cuda" failed`, "insufficient memory", nil},
 }
 
 // onNode are words of messages about the node's memory, a cgroup's, Java's or a queue's.
 var onNode = append([]string{"shared memory", "node running low", "memory on the node", "heap space", "cgroup", "swap",
 	"oom-kill", "oom_kill", "oom killer", "raylet", "disk", "/dev/shm", "main memory", "system memory", "cpu memory",
 	"defaultcpuallocator", "dataloader", "slurmstepd", "java.lang", "ulimit", "tensor on cpu", "usage:", "--on-oom",
-	"are caught", "virtual memory", "nccl info"}, append(harmless, onHost...)...)
+	"are caught", "virtual memory", "nccl info", "llvm error"}, append(harmless, onHost...)...)
 
 // weak are the words of programs that have no signature.
 var weak = []message{
@@ -111,6 +134,7 @@ var weak = []message{
 	{"out-of-memory", "any program", GPUMemory, "memory allocation fail", onGPU, onNode},
 	{"out-of-memory", "any program", GPUMemory, "memory allocation error", onGPU, onNode},
 	{"out-of-memory", "any program", GPUMemory, "failed to alloc", onGPU, onNode},
+	{"out-of-memory", "any program", GPUMemory, "fail to alloc", onGPU, onNode},
 	{"out-of-memory", "any program", GPUMemory, "could not alloc", onGPU, onNode},
 	{"out-of-memory", "any program", GPUMemory, "cannot alloc", onGPU, onNode},
 	{"out-of-memory", "any program", GPUMemory, "can't alloc", onGPU, onNode},

@@ -51,7 +51,9 @@ type message struct {
 
 // onHost are words of messages about pinned or ordinary memory of the node.
 var onHost = []string{"on host", "cuda_host_bfc", "gpu_host_bfc", "device:cpu:", "by allocator cpu",
-	"by allocator mklcpu", "cudahostalloc", "cudamallochost", "cudahostregister", "host memory", "pinned"}
+	"by allocator mklcpu", "cudahostalloc", "cudamallochost", "cudahostregister", "cumemhostalloc",
+	"cumemallochost", "cumemhostregister", "host memory", "pinned",
+	"cuda_host_mem"}
 
 // harmless are words of messages after which the program goes on by its own word: caches
 // with less memory, autotuners without one choice, loops without a batch.

@@ -20,7 +20,8 @@ type quoted struct {
 
 // least is how many texts each file has at least.
 var least = map[string]int{"oom.txt": 100, "goes-on.txt": 60, "evidence.txt": 12, "drawn-oom.txt": 51,
-	"drawn-other.txt": 44}
+	"drawn-other.txt": 44, "again-oom.txt": 28, "again-other.txt": 33,
+	"third-oom.txt": 18, "third-other.txt": 12}
 
 // threads reads the texts of a file of testdata/threads.
 func threads(t *testing.T, name string) (list []quoted) {

@@ -8,6 +8,7 @@ import (
 
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/jobenv"
 )
 
 // slot applies the partition's time slot, and what the job wants to happen at
@@ -16,15 +17,21 @@ import (
 // for more.
 func (a *Annotation) slot(d directive.Directive, job Job, name string, part config.Partition, ignoreBad bool) error {
 	a.Signal = d.Signal
+	endless := d.Requeue == directive.RequeueTimeout
+	if d.Requeue == directive.RequeueNo {
+		a.Requeue = jobenv.RequeueNo
+	}
 	slot := uint32(part.TimeSlot.D() / time.Minute)
 	if slot == 0 {
-		if d.Requeue && !ignoreBad {
+		if endless && !ignoreBad {
 			return &directive.Error{Line: d.Line("requeue"), Key: "requeue",
 				Reason: fmt.Sprintf("partition %s has no time slots", name)}
 		}
 		return nil
 	}
-	a.Requeue = d.Requeue
+	if endless {
+		a.Requeue = jobenv.RequeueTimeout
+	}
 	own := job.TimeLimit
 	if own == NoVal {
 		own = 0
@@ -33,7 +40,7 @@ func (a *Annotation) slot(d directive.Directive, job Job, name string, part conf
 		return nil
 	}
 	a.TimeLimitMin = slot
-	if own != 0 && !d.Requeue {
+	if own != 0 && !endless {
 		a.Advice = fmt.Sprintf("jobs of partition %s run in slots of %d:%02d:00: the time limit is cut to that; with "+
 			"#CARMA requeue=timeout the job is requeued after each", name, slot/60, slot%60)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/jobenv"
 )
 
 func TestTimeSlot(t *testing.T) {
@@ -33,6 +34,9 @@ func TestTimeSlot(t *testing.T) {
 		{"just as long", "slots", "", 240, 0, false, "", ""},
 		{"longer", "slots", "#CARMA on\n", 1440, 240, false, "slots of 4:00:00: the time limit is cut", ""},
 		{"longer, is requeued", "slots", "#CARMA requeue=timeout\n", 1440, 240, true, "", ""},
+		{"no requeue, and no slots", "gpu", "#CARMA requeue=no\n", NoVal, 0, false, "", ""},
+		{"longer, no requeue", "slots", "#CARMA requeue=no\n", 1440, 240, false, "slots of 4:00:00: the time limit is cut",
+			""},
 		{"without end", "slots", "#CARMA requeue=timeout\n", infinite, 240, true, "", ""},
 	} {
 		j := job(c.script)
@@ -44,12 +48,15 @@ func TestTimeSlot(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || a.TimeLimitMin != c.want || a.Requeue != c.requeue || !strings.Contains(a.Advice, c.advice) ||
-			(c.advice == "") != (a.Advice == "") {
+		if err != nil || a.TimeLimitMin != c.want || (a.Requeue == jobenv.RequeueTimeout) != c.requeue ||
+			!strings.Contains(a.Advice, c.advice) || (c.advice == "") != (a.Advice == "") {
 			t.Errorf("%s: %v %+v", c.name, err, a)
 		}
 		if strings.Contains(string(a.AppendEnv(nil, "", " ")), "REQUEUE=timeout") != c.requeue {
 			t.Errorf("%s: %v", c.name, a.AppendEnv(nil, "", " "))
+		}
+		if (a.Requeue == jobenv.RequeueNo) != strings.Contains(c.script, "requeue=no") {
+			t.Errorf("%s: %q", c.name, a.Requeue)
 		}
 	}
 }
@@ -61,7 +68,8 @@ func TestTimeSlotIgnored(t *testing.T) {
 	j := job("#CARMA requeue=timeout signal=B:USR2@30\n")
 	j.TRES.PerNode = "gres:gpu:1"
 	a, err := s.Annotate(j)
-	if want := (directive.Signal{Number: 12, Seconds: 30, Batch: true}); err != nil || a.Requeue || a.Signal != want {
+	want := directive.Signal{Number: 12, Seconds: 30, Batch: true}
+	if err != nil || a.Requeue != "" || a.Signal != want {
 		t.Errorf("%v %+v", err, a)
 	}
 }

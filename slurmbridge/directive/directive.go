@@ -53,6 +53,15 @@ const (
 	PolicyExclusive Policy = "exclusive"
 )
 
+// Requeue is when CARMA requeues the job: unset, after an OOM.
+type Requeue string
+
+// The values of requeue=.
+const (
+	RequeueTimeout Requeue = "timeout" // also when the time slot is over
+	RequeueNo      Requeue = "no"      // after no failure
+)
+
 // Placement is the placement policy that the user asks for; empty: the site's.
 func (p Policy) Placement() string {
 	if slices.Contains(Placements, string(p)) {
@@ -94,7 +103,7 @@ type Directive struct {
 	MaxSlowdown float64 // slowdown=, times its time alone
 
 	Signal  Signal // signal=
-	Requeue bool   // requeue=timeout: requeue the job when the time slot is over
+	Requeue Requeue
 	Job     string // job=, the name of what runs, by which CARMA learns
 	// Vars are the names, in order, of variables whose values tell runs apart: vars=.
 	Vars []string

@@ -33,7 +33,8 @@ func TestParse(t *testing.T) {
 				Attention: "sdpa", Input: [3]int{3, 224, 224}, Params: 110e6, Dropout: ptr(false), Dynamic: true, SMActPct: 60,
 				Policy: PolicyExclusive}},
 		{"signal", "#CARMA signal=USR1@300 requeue=timeout\n", Directive{Present: true,
-			Signal: Signal{Number: 10, Seconds: 300}, Requeue: true}},
+			Signal: Signal{Number: 10, Seconds: 300}, Requeue: RequeueTimeout}},
+		{"no requeue", "#CARMA mem=12G requeue=no\n", Directive{Present: true, MemMiB: 12288, Requeue: RequeueNo}},
 		{"signal of the batch shell", "#CARMA signal=B:SIGTERM\n",
 			Directive{Present: true, Signal: Signal{Number: 15, Seconds: 60, Batch: true}}},
 		{"variables", "#CARMA vars=SIZE,_model2 on\n", Directive{Present: true, Vars: []string{"SIZE", "_model2"}}},
@@ -107,7 +108,7 @@ func TestParseErrors(t *testing.T) {
 			"write signal=USR1@300 or signal=B:USR1@300"},
 		{"#CARMA signal=USR1@99999\n", "line 1: signal=USR1@99999: must be at most 65535; write signal=USR1@300 or " +
 			"signal=B:USR1@300"},
-		{"#CARMA requeue=always\n", "line 1: requeue=always: not one of timeout; write requeue=timeout"},
+		{"#CARMA requeue=always\n", "line 1: requeue=always: not one of timeout, no; write requeue=timeout or requeue=no"},
 		{"#CARMA vars=\n", "line 1: vars=: a variable has a name of letters, digits and _, at most 64, and no digit " +
 			"first; write vars=MODEL,SIZE"},
 		{"#CARMA vars=A,B,A\n", "line 1: vars=A,B,A: names a variable twice; write vars=MODEL,SIZE"},

@@ -101,9 +101,9 @@ var keys = map[string]key{
 		d.Signal, err = signal(v)
 		return err
 	}},
-	"requeue": {example: "requeue=timeout", set: func(d *Directive, v string) error {
-		d.Requeue = true
-		return oneOf(v, []string{"timeout"})
+	"requeue": {example: "requeue=timeout or requeue=no", set: func(d *Directive, v string) error {
+		d.Requeue = Requeue(v)
+		return oneOf(v, []string{string(RequeueTimeout), string(RequeueNo)})
 	}},
 	"job": {example: "job=resnet50-large", set: func(d *Directive, v string) error {
 		d.Job = v

@@ -24,7 +24,7 @@ type Carma struct {
 	Policy      string      // placement that the user asks for; empty: the site's
 	ByNodes     bool        // GPUs follows from the job's nodes and tasks, which must thus stay
 	Learn       bool        // the job runs alone for want of a figure that would let it share
-	Requeue     bool        // the job is requeued when its time slot is over
+	Requeue     Requeue
 	// Counted: slurmctld starts the job where the node's Extra says that its GPUs can give the
 	// booking (package extra), or, for a job on All GPUs of its nodes, that all are there and
 	// well.
@@ -44,6 +44,16 @@ const (
 	ModeShared    Mode = "shared"
 	ModeExclusive Mode = "exclusive"
 	ModeOff       Mode = "off"
+)
+
+// Requeue is when CARMA requeues the job: empty, after an OOM.
+type Requeue string
+
+// The values. A wrapper that reads the first failure has no use for a second attempt: RequeueNo keeps the requeues that
+// Slurm makes itself, and those before the job's start.
+const (
+	RequeueTimeout Requeue = "timeout" // also when the time slot is over
+	RequeueNo      Requeue = "no"      // after no failure
 )
 
 // carmaVersion is the value of V: the meaning of the other variables.
@@ -89,8 +99,8 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 	if c.Policy != "" {
 		text("POLICY", c.Policy)
 	}
-	if c.Requeue {
-		text("REQUEUE", "timeout")
+	if c.Requeue != "" {
+		text("REQUEUE", string(c.Requeue))
 	}
 	if c.SMActPct > 0 {
 		number("SMACT", int64(c.SMActPct))
@@ -125,7 +135,7 @@ func carmaFromEnv(get Getenv) Carma {
 		Policy:     n.get("POLICY"),
 		ByNodes:    n.get("NODES") == "fixed",
 		Learn:      n.get("LEARN") == "1",
-		Requeue:    n.get("REQUEUE") == "timeout",
+		Requeue:    Requeue(n.get("REQUEUE")),
 		GPUs:       int(n.required("GPUS", 16)),
 		ReserveMiB: int64(n.required("MEM_MIB", 40)),
 		FullMiB:    int64(n.required("FULL", 40)),

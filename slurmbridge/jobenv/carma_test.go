@@ -12,8 +12,8 @@ import (
 // What job_submit writes of a job is what its hooks read.
 func TestCarmaRoundTrip(t *testing.T) {
 	all := Carma{Mode: ModeShared, Method: "user", GPUs: 2, ReserveMiB: 3, EstMiB: 4, FullMiB: 5, SMActPct: 6, Key: 7,
-		Policy: "lug", ByNodes: true, Learn: true, Requeue: true, Counted: true, All: true, MaxSlowdown: 1.3, UnreadLine: 9,
-		Annotated: true, Submit: time.Unix(8, 0)}
+		Policy: "lug", ByNodes: true, Learn: true, Requeue: RequeueNo, Counted: true, All: true, MaxSlowdown: 1.3,
+		UnreadLine: 9, Annotated: true, Submit: time.Unix(8, 0)}
 	for i := range reflect.TypeFor[Carma]().NumField() {
 		if reflect.ValueOf(all).Field(i).IsZero() {
 			t.Errorf("%s is not tried", reflect.TypeFor[Carma]().Field(i).Name)

@@ -116,7 +116,7 @@ func lines(job *annotate.Job, a *annotate.Annotation) string {
 		}
 		b = fmt.Appendf(b, "signal %d %d %s\n", s.Number, s.Seconds, to)
 	}
-	if a.Requeue {
+	if a.Requeue == jobenv.RequeueTimeout {
 		b = append(b, "requeue 1\n"...)
 	}
 	if tell := cmp.Or(a.Unread, a.Advice); tell != "" {

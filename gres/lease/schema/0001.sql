@@ -40,6 +40,11 @@ CREATE TABLE hold (             -- GPUs kept for a job that has waited long
   open_ns INTEGER               -- when the job can start; NULL: not yet known
 ) STRICT;
 
+CREATE TABLE measured (         -- when the agent last looked at the GPUs, one row
+  one   INTEGER PRIMARY KEY CHECK (one = 1),
+  at_ns INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE given (            -- the GPU that was given last, one row
   one  INTEGER PRIMARY KEY CHECK (one = 1),
   uuid TEXT NOT NULL
