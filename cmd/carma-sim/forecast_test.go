@@ -184,3 +184,42 @@ func BenchmarkForecast(b *testing.B) {
 		}
 	}
 }
+
+// Of records in slurmdbd the GPUs are those that jobs had, and their memory is the record's.
+func TestForecastFromSlurmdbd(t *testing.T) {
+	time.Local = time.UTC
+	dir := t.TempDir()
+	begin := time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)
+	var jobs, names string
+	for id := uint32(1); id <= 3; id++ {
+		f := figure.Figures{PeakMiB: 4000, MeanMiB: 3600, SMActPct: 30, SMActMax: 50, SMActFrom: figure.SourceDCGM,
+			EnergyJ: 4e5, LeaseS: 3600, HeldS: 3600, AloneS: 3600}
+		start := begin.Add(time.Duration(id) * time.Hour)
+		text, err := db.MergeComment(id, db.Comment{}, []db.Attempt{{Cluster: "east", JobID: id, Node: "n1", UID: 1001,
+			User: "secret", Partition: "gpu", Submit: start, Start: start, End: start.Add(time.Hour), State: "COMPLETED",
+			Mode: "exclusive", Method: "none", FullMiB: 40536,
+			GPUs: []db.AttemptGPU{{UUID: fmt.Sprintf("GPU-%d", id%2), Figures: f}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs += strings.Join([]string{"east", fmt.Sprint(id), fmt.Sprint(id), "1001", "secret", "gpu", "COMPLETED",
+			"1767600000", text}, "\x1f") + "\n"
+		names += strings.Join([]string{"east", fmt.Sprint(id), "ml", "train"}, "\x1f") + "\n"
+	}
+	sacct := `#!/bin/sh
+for a; do case $a in --delimiter=*) sep=${a#*=};; --format=*AdminComment) file=jobs;; --format=*) file=names;; esac; done
+sed "s/\x1f/$sep/g; s/\$/$sep/" '` + dir + `'/$file
+`
+	config := filepath.Join(dir, "carma.toml")
+	for name, content := range map[string]string{"jobs": jobs, "names": names, "sacct": sacct,
+		"carma.toml": "[slurm]\nbin_dir = \"" + dir + "\"\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := output(t, "forecast", "--from", "slurmdbd", "--config", config, "-S", "2026-01-01", "--repeats", "1")
+	if !strings.HasPrefix(got, "3 jobs ran from 2026-01-05 09:00 to 2026-01-05 12:00 on 1 node with 2 GPUs.\n") ||
+		!strings.Contains(got, "the first run of each of 1 new script has whole GPUs") {
+		t.Errorf("got\n%s", got)
+	}
+}
