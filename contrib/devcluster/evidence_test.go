@@ -20,7 +20,7 @@ func ends(mib int, text string) string {
 // What NVML saw, what the text says and how the job ended decide together.
 func TestOutOfMemoryByEvidence(t *testing.T) {
 	needsServer(t)
-	c := up(t, "--nodes", "2")
+	c := up(t, "--nodes", "3") // a GPU for each job: none has a neighbour
 	const strange = "stencil3d: out of memory (cannot grow halo)"
 	richContext := strings.Join([]string{
 		"\x1b[31m╭───────────── \x1b[0m\x1b[1;31mTraceback (most recent call last)\x1b[0m\x1b[31m ─────────────╮\x1b[0m",
@@ -74,7 +74,7 @@ func TestOutOfMemoryByEvidence(t *testing.T) {
 			r := c.report(j.id)
 			text := c.sh("", "carma-report --json -j "+j.id)
 			if r.RequeuedTo != j.to || r.OOM != (j.to != "" || j.oom) || j.note != "null" && !strings.Contains(text, j.note) {
-				t.Errorf("requeued to %q, OOM %v, want %q, %q\n%s", r.RequeuedTo, r.OOM, j.to, j.note, text)
+				t.Errorf("requeued to %q, OOM %v, want %q, %q\n%s\n%s", r.RequeuedTo, r.OOM, j.to, j.note, text, c.hookLog(j.id))
 			}
 		})
 	}

@@ -152,7 +152,7 @@ func soakBeside(t *testing.T, hostile bool, length time.Duration) honest {
 		s.look()
 		if time.Since(disturbed) > 20*time.Second {
 			disturbed = time.Now()
-			s.disturb()
+			s.disturb(faults[:len(faults)-1]) // a fault of the honest user's own MPS server would be that user's
 		}
 	}
 	for _, stop := range stops {
@@ -181,6 +181,7 @@ func soakBeside(t *testing.T, hostile bool, length time.Duration) honest {
 	slices.Sort(h.waits)
 	t.Logf("hostile %t: %s; faults %v", hostile, h, s.fault)
 	c.noDrain()
-	c.sh("", "scancel -u "+alice+"; scancel -u "+bob+"; scancel -u "+carol)
+	c.nothingLeft()
+	c.eventually(func() string { return c.sh("", "pgrep -f '^"+c.dir+"/lib/nvidia-cuda-mps' || true") }, "^$")
 	return h
 }

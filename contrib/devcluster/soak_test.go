@@ -46,8 +46,12 @@ func (s *soak) script() (options, script string) {
 	return "", head + run
 }
 
-// disturb does one of the faults that a cluster sees.
-func (s *soak) disturb() {
+// faults that a cluster sees.
+var faults = []string{"agent killed", "slurmd killed", "slurmctld restarted", "reconfigured", "GPU hangs", "GPU lost",
+	"GPU errors", "GPU garbage", "MPS fault"}
+
+// disturb does one of the faults.
+func (s *soak) disturb(names []string) {
 	node := []string{"n1", "n2"}[s.rng.IntN(2)]
 	gpu := strconv.Itoa(s.rng.IntN(4))
 	simgpu := func(args string) {
@@ -60,8 +64,6 @@ func (s *soak) disturb() {
 			}
 		}
 	}
-	names := []string{"agent killed", "slurmd killed", "slurmctld restarted", "reconfigured", "GPU hangs", "GPU lost",
-		"GPU errors", "MPS fault", "GPU garbage"}
 	name := names[s.rng.IntN(len(names))]
 	s.fault[name]++
 	switch name {
@@ -132,7 +134,7 @@ func TestSoak(t *testing.T) {
 		user := []string{alice, bob}[s.rng.IntN(2)]
 		s.state[s.sbatch(user, "-o /dev/null -e '"+s.dir+"/jobs/e.%j' "+options, script)] = ""
 		if i%100 == 99 {
-			s.disturb()
+			s.disturb(faults)
 		}
 		if i%20 == 19 {
 			restarts = max(restarts, s.look())
