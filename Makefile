@@ -177,7 +177,7 @@ $(ERRORLINT):
 	@mv build/tools/go-errorlint $@
 
 # Names that codespell takes for words.
-NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin,nodel
+NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin,nodel,namd
 
 lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlint, codespell, govulncheck, shellcheck, gcc
 	@echo "lint: gofmt, go vet"

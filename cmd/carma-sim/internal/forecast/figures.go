@@ -53,12 +53,12 @@ type Figures struct {
 // once are the figures of one repeat.
 type once struct{ gpuHours, makespanS, waitS, p95WaitS, energyJ, p50, p95, oom float64 }
 
-// Sum adds up the outcomes of all kinds, by repeat. Energy is of all GPUs until untilS of the
+// Sum adds up the outcomes of all kinds, by repeat. Energy is of all GPUs until horizonS of the
 // repeat: a cluster without work draws power none the less.
-func Sum(repeats [][]*Outcome, untilS []float64) Figures {
+func Sum(repeats [][]*Outcome, horizonS []float64) Figures {
 	list := make([]once, len(repeats))
 	for i, kinds := range repeats {
-		list[i] = sum(kinds, untilS[i])
+		list[i] = sum(kinds, horizonS[i])
 	}
 	of := func(f func(*once) float64) replay.Spread {
 		return replay.SpreadOf(len(list), func(i int) float64 { return f(&list[i]) })
@@ -75,13 +75,13 @@ func Sum(repeats [][]*Outcome, untilS []float64) Figures {
 	}
 }
 
-func sum(kinds []*Outcome, untilS float64) once {
+func sum(kinds []*Outcome, horizonS float64) once {
 	var o once
 	var waits, slowdowns []float64
 	for _, k := range kinds {
 		o.gpuHours += k.heldS / 3600
 		o.makespanS = max(o.makespanS, k.endS)
-		o.energyJ += k.energyJ + (untilS-k.endS)*k.idleWatts
+		o.energyJ += k.energyJ + (horizonS-k.endS)*k.idleWatts
 		o.oom += float64(k.ooms)
 		waits, slowdowns = append(waits, k.waits...), append(slowdowns, k.slowdowns...)
 	}
