@@ -36,6 +36,9 @@ type cluster struct {
 
 const alice, bob, carol = "carma-alice", "carma-bob", "carma-carol"
 
+// unanswered finds the lines of slurmctld's log about jobs that libcarma has not answered for.
+const unanswered = "job accepted as written|whole GPUs booked for a job"
+
 // patience is how long a test waits for something that takes a moment on a
 // machine with nothing else to do.
 var patience = 3 * time.Minute

@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// unanswered finds the lines of slurmctld's log about jobs that libcarma has not answered for.
-const unanswered = "job accepted as written|whole GPUs booked for a job"
-
 // A broken libcarma leaves slurmctld alive, and says so in one line. One that could be loaded has told
 // before what is booked for jobs that it fails on, whole GPUs; else a job is as it was written.
 func TestBrokenLibcarma(t *testing.T) {

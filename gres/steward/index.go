@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"carma/slurmbridge/constraint"
+	"carma/slurmbridge/features"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
@@ -303,7 +303,7 @@ func (x *index) featured(j *schedule.Job) (does []bool, ok bool) {
 	if len(j.Features) > longestConstraint {
 		return nil, false
 	}
-	e, err := constraint.Parse(j.Features)
+	e, err := features.Parse(j.Features)
 	if err != nil {
 		return nil, false
 	}

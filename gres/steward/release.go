@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"carma/slurmbridge/constraint"
 	"carma/slurmbridge/extra"
+	"carma/slurmbridge/features"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
@@ -124,7 +124,7 @@ func (p *places) search(j *schedule.Job) bool {
 	if len(j.Features) > longestConstraint {
 		return false
 	}
-	features, err := constraint.Parse(j.Features)
+	wanted, err := features.Parse(j.Features)
 	if err != nil {
 		return false
 	}
@@ -145,7 +145,7 @@ func (p *places) search(j *schedule.Job) bool {
 			continue
 		}
 		has := strings.Split(n.Features, ",")
-		if !features.May(func(f string) bool { return slices.Contains(has, f) }, j.NodeCount) {
+		if !wanted.May(func(f string) bool { return slices.Contains(has, f) }, j.NodeCount) {
 			continue
 		}
 		if left--; left == 0 {

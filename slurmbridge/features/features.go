@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package constraint reads what "sbatch --constraint" asks of nodes (sbatch(1)): features
+// Package features reads what "sbatch --constraint" asks of nodes (sbatch(1)): features
 // with & or a comma (and), | (or), *N (on so many nodes), and groups. In [a|b] all nodes
 // have the same one, in [a*2&b*4] some have the first and some the second. Between
 // operators of one group Slurm knows no precedence: it goes from left to right
 // (src/slurmctld/node_scheduler.c, valid_feature_counts).
-package constraint
+package features
 
 import (
 	"errors"
