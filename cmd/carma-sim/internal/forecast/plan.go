@@ -95,6 +95,9 @@ func (r *Records) Plan(meters []db.Meter, size Size, m model.Model) (*Plan, erro
 	slices.SortFunc(p.Pools, func(a, b *Pool) int {
 		return cmp.Or(cmp.Compare(b.gpuS, a.gpuS), cmp.Compare(a.Name(), b.Name()))
 	})
+	slices.SortFunc(all, func(a, b *run) int { // sums are the same in each run
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.node, b.node))
+	})
 	p.summarise(all, r.past)
 	users := map[uint32]uint32{}
 	for _, pool := range p.Pools {
