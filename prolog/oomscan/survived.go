@@ -64,11 +64,15 @@ func (p *parsed) goesOn(k int) bool {
 	return p.lastOwn > k+1
 }
 
+// trace is a line that XLA of 2026 logs behind a refusal: "=== Source Location Trace: ===",
+// "external/xla+/xla/stream_executor/cuda/cuda_status.cc:45".
+var trace = pattern(`^\s*(?:=== source location trace: ===|(?:external/)?xla[+/]\S*\.(?:cc|h):\d+)\s*$`)
+
 // isOwn tells whether a line is the program's: neither of the logs of TensorFlow and XLA, nor of notIts.
 func (p *parsed) isOwn(k int) bool {
 	l := p.line(k)
 	l = l[:min(len(l), after)]
-	return len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !anyIn(l, notIts)
+	return len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !trace().Match(l) && !anyIn(l, notIts)
 }
 
 // ends are words of lines that are not the program's work: of errors, of launchers, of Slurm, of the shell, of
@@ -103,7 +107,8 @@ func (p *parsed) history() history {
 	for k := range p.lines {
 		l := p.line(k)
 		l = l[:min(len(l), 512)]
-		now.isWork = indent(l) < 4 && l[0] != '|' && !anyIn(l, ends) && !raised().Match(l) && !log().Match(l)
+		now.isWork = indent(l) < 4 && l[0] != '|' && !anyIn(l, ends) && !raised().Match(l) && !log().Match(l) &&
+			!trace().Match(l)
 		if c := clockIn(l); c >= 0 {
 			now.clock = c
 		}

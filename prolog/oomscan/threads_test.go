@@ -96,10 +96,19 @@ func TestThreads(t *testing.T) {
 func TestBackOff(t *testing.T) {
 	const refused = "2019-07-21 23:23:06.228049: E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to " +
 		"allocate 2.00G (2147483648 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
+	// JAX 0.11 on an H200 (contrib/gpucheck/data).
+	const traced = "E1128 06:32:09.538719    2164 cuda_executor.cc:1365] [0] Failed to allocate device memory of " +
+		"104.85GiB (112583507968 bytes): RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of memory\n" +
+		"=== Source Location Trace: === \nexternal/xla+/xla/stream_executor/cuda/cuda_status.cc:45\n" +
+		"external/xla+/xla/stream_executor/cuda/cuda_device_allocator.cc:487\n\n"
 	for _, c := range []struct {
 		name, text   string
 		ok, survived bool
 	}{
+		{"the last word, with XLA's trace", "Epoch 1\n" + traced, true, false},
+		{"XLA's trace, then it went on", traced + "Epoch 1\n", true, true},
+		{"XLA's trace, then killed", traced + traced + "slurm_script: line 4: 99 Killed python train.py\n", true, false},
+		{"XLA's trace, then another error", traced + "Epoch 1\nValueError: nan\n", false, false},
 		{"the last word", "Epoch 1\n" + refused, true, false},
 		{"then killed", refused + refused + "/var/spool/slurmd/job7/slurm_script: line 4: 99 Killed python " +
 			"train.py\nsrun: error: n1: task 0: Killed\n", true, false},
