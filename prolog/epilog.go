@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"carma/db"
@@ -200,7 +199,7 @@ func state(e jobenv.Exit, v verdict) string {
 		return jobstate.Requeued
 	case v.signature != "":
 		return jobstate.OutOfMemory
-	case e.Code == 0 && (e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL)):
+	case e.Cancelled():
 		return jobstate.Cancelled // or over its time limit: both end so
 	case e.Failed():
 		return jobstate.Failed

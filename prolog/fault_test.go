@@ -6,7 +6,9 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"carma/gres/lease"
 	"carma/prolog/oomscan"
@@ -79,6 +81,60 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		said := strings.Contains(w.slurm.comment, `carma-retry={"reason":"mps-fault","from":"gpu"}`)
 		if wantSaid := c.back && a.OOM == ""; whole != c.back || said != wantSaid {
 			t.Errorf("%s: calls %v, comment %s", name, w.slurm.calls, w.slurm.comment)
+		}
+	}
+}
+
+// A job that fails by a fault of the GPU within seconds of the end of a co-located job comes back once, by itself, in
+// its own partition: the lease of the other one may have gone before the log told the fault, and a job that has just
+// come has no client by then. It was seen on an H200: "CUDA error: CUDA-capable device(s) is/are busy or unavailable".
+func TestEpilogBesideAnEnd(t *testing.T) {
+	const ended = "job 8 ended on its GPU 4 s before it failed"
+	lately := map[uint32]time.Time{8: time.Now().Add(-4 * time.Second)}
+	for name, c := range map[string]struct {
+		logged bool
+		kind   oomscan.Kind
+		ended  map[uint32]time.Time
+		change func(*world, *jobenv.Hook)
+		to     string
+		note   string
+	}{
+		"the log tells it":         {true, "", lately, nil, "gpu", "its MPS server has faulted; " + ended},
+		"the text tells it":        {false, oomscan.MPS, lately, nil, "gpu", "ended or not served by MPS; " + ended},
+		"an illegal access, too":   {false, oomscan.GPUFault, lately, nil, "gpu", "fault of a program on the GPU; " + ended},
+		"nobody ended":             {true, oomscan.GPUFault, nil, nil, "", "its MPS server has faulted"},
+		"its own error":            {false, "", lately, nil, "", ended + "; nothing shows that it ran out of memory itself"},
+		"out of the node's memory": {false, oomscan.HostMemory, lately, nil, "", "out of the node's memory"},
+		"cancelled": {true, oomscan.GPUFault, lately, func(_ *world, h *jobenv.Hook) {
+			h.Exit = jobenv.Exit{Signal: int(syscall.SIGTERM)}
+		}, "", "its MPS server has faulted"},
+		"again": {true, "", lately, func(w *world, _ *jobenv.Hook) {
+			w.slurm.words.AdminComment = `carma-retry={"reason":"mps-fault","from":"gpu"}`
+		}, "", "its MPS server has faulted; " + ended + "; it was requeued for that before"},
+	} {
+		w := newWorld(t)
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+		w.prolog(t, hook(7))
+		l := w.leases(t)[0]
+		if err := w.book.Measure(t.Context(), idle(2), []lease.Usage{{Job: l.Job, UUID: l.UUID, Present: true}}); err != nil {
+			t.Fatal(err)
+		}
+		w.follow(t, l)
+		w.logged, w.stderr.Kind, w.records.past.Ended = c.logged, c.kind, c.ended
+		w.neighbours = []uint32{8}
+		h := failed(hook(7))
+		if c.change != nil {
+			c.change(w, &h)
+		}
+		w.epilog(t, h)
+		s, err := w.book.Snapshot(t.Context())
+		a := w.records.attempts[0]
+		if err != nil || a.RequeuedTo != c.to || a.OOM != "" || a.OOMNote != c.note || len(s.Holds) > 0 {
+			t.Errorf("%s: requeued to %q, %q, note %q, want %q; holds %v, %v", name, a.RequeuedTo, a.OOM, a.OOMNote, c.note,
+				s.Holds, err)
+		}
+		if said := strings.Contains(w.slurm.comment, `carma-retry={"reason":"mps-fault","from":"gpu"}`); said != (c.to != "") {
+			t.Errorf("%s: comment %s", name, w.slurm.comment)
 		}
 	}
 }

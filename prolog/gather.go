@@ -105,18 +105,15 @@ func cardFull(uuid string, readings []gres.Reading, past db.Happened) bool {
 
 // beside tells what a co-located job did within seconds of the end; empty: nothing known.
 func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, now time.Time) string {
-	seconds := func(d time.Duration) int { return int(max(d, 0).Round(time.Second).Seconds()) }
-	for _, id := range held.Neighbours {
-		if at, ok := past.Ended[id]; ok {
-			return fmt.Sprintf("job %d ended on its GPU %d s before", id, seconds(now.Sub(at)))
-		}
+	if ended := endedBeside(held, past, now); ended != "" {
+		return ended
 	}
 	mine := func(uuid string) bool {
 		return slices.ContainsFunc(held.GPUs, func(g lease.Granted) bool { return g.UUID == uuid })
 	}
 	for _, l := range leases {
 		if l.Job.JobID != job && mine(l.UUID) && l.Age <= besideWithin {
-			return fmt.Sprintf("job %d began on its GPU %d s before", l.Job.JobID, seconds(l.Age))
+			return fmt.Sprintf("job %d began on its GPU %d s before", l.Job.JobID, wholeSeconds(l.Age))
 		}
 	}
 	if len(held.Neighbours) == 0 {
@@ -135,6 +132,18 @@ func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, 
 	}
 	return ""
 }
+
+// endedBeside names a co-located job that ended within seconds of the end; empty: none is known.
+func endedBeside(held lease.Held, past db.Happened, now time.Time) string {
+	for _, id := range held.Neighbours {
+		if at, ok := past.Ended[id]; ok {
+			return fmt.Sprintf("job %d ended on its GPU %d s before", id, wholeSeconds(now.Sub(at)))
+		}
+	}
+	return ""
+}
+
+func wholeSeconds(d time.Duration) int { return int(max(d, 0).Round(time.Second).Seconds()) }
 
 // slackMiB is a context of CUDA's, which not every driver counts to a process.
 const slackMiB = 600

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"carma/db"
 	"carma/gres/lease"
@@ -82,7 +83,7 @@ func (ep *epilog) judge(ctx context.Context) (v verdict) {
 		v.because = admincomment.Neighbour
 	default:
 		v.note = joined(noteOf(reply), e.Note())
-		return ep.ofServerFault(ctx, v, past)
+		return ep.ofServerFault(ctx, v, reply, past)
 	}
 	v.note = e.Note()
 	fraction := config.Fraction(booked(ep.held), ep.about.FullMiB)
@@ -173,18 +174,39 @@ func (ep *epilog) notRequeued(ctx context.Context, v verdict, err error) {
 // ofServerFault requeues a job that failed with its MPS server, once. Nothing tells which of
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
 // runs exclusively then: if the job was the cause, no other job fails with it again.
-func (ep *epilog) ofServerFault(ctx context.Context, v verdict, past db.Happened) verdict {
-	if !ep.held.Victim {
+//
+// A client that ends while its kernels are queued can bring a fault to the clients that stay: seen on an H200
+// with driver 580, after SIGTERM, SIGKILL and exit alike (contrib/gpucheck/data). The job that ended may have no lease
+// any more when the log tells the fault, and the log then names one job alone.
+func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply, past db.Happened) verdict {
+	ended := ""
+	if ep.held.Fault == lease.FaultedMPS || ep.held.Fault == "" && ofGPU(r) {
+		ended = endedBeside(ep.held, past, time.Now())
+	}
+	switch {
+	case ep.hook.Exit.Cancelled(): // nobody wants it back
+		return v
+	case ep.held.Victim:
+		v.note = ep.held.Fault
+	case ended != "":
+		if ep.held.Fault != "" {
+			v.note = ep.held.Fault
+		}
+		v.note = joined(v.note, ended+" it failed")
+	default:
 		return v
 	}
 	// The servers' log is evidence, as NVML's figures are, and gives no more places within an hour.
-	v.note, v.because = ep.held.Fault, admincomment.MPSFault
+	v.because = admincomment.MPSFault
 	if why := ep.mayNotRecover(); why != "" {
 		v.note += "; " + why
 		return v
 	}
-	full := ep.full(past)
-	v.proven = full == ""
+	full := ""
+	if ep.held.Victim {
+		full = ep.full(past)
+	}
+	v.proven = ep.held.Victim && full == ""
 	to, alone, err := ep.recover(ctx, v)
 	if err != nil {
 		v.note += "; " + err.Error()
@@ -194,6 +216,11 @@ func (ep *epilog) ofServerFault(ctx context.Context, v verdict, past db.Happened
 	v.note = joined(v.note, full)
 	v.requeuedTo, v.alone = to, alone && v.proven
 	return v
+}
+
+// ofGPU tells whether a text is of a fault on the GPU or of its MPS server.
+func ofGPU(r userfile.Reply) bool {
+	return r.State == userfile.StateOK && (r.Kind == oomscan.GPUFault || r.Kind == oomscan.MPS)
 }
 
 // nameOf asks for the job's name if the name of its output may hold it (%x).

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"carma/slurmbridge/hostlist"
 )
@@ -45,6 +46,11 @@ type Exit struct {
 
 // Failed tells whether the job did not end well.
 func (e Exit) Failed() bool { return e.Code != 0 || e.Signal != 0 }
+
+// Cancelled tells whether a signal ended the job as scancel, a time limit and preemption do.
+func (e Exit) Cancelled() bool {
+	return e.Code == 0 && (e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL))
+}
 
 // FromEnv reads a Prolog's or Epilog's environment. An error means that slurmd
 // did not call the hook.
