@@ -176,8 +176,8 @@ $(ERRORLINT):
 	@GOTOOLCHAIN=auto GOBIN=$(CURDIR)/build/tools $(GO) install github.com/polyfloyd/go-errorlint@$(ERRORLINT_VERSION)
 	@mv build/tools/go-errorlint $@
 
-# Names that codespell takes for words.
-NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin,nodel,namd
+# Names that codespell takes for words, and a word of the MPS server's log.
+NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin,nodel,namd,recevie
 
 lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlint, codespell, govulncheck, shellcheck, gcc
 	@echo "lint: gofmt, go vet"

@@ -15,22 +15,36 @@ import (
 // hurt holds the checks that may leave the driver or the GPU unwell. This part is the
 // last.
 func hurt(_ context.Context, k *kit) {
+	load := job{memMiB: 1024, smactPct: 60, alone: time.Hour}
+	training, leaving := job{training: "vit_small"}, load
+	leaving.leave = time.Second
+	const well, torn = "the neighbour goes on, and computes the same",
+		"the neighbour goes on, or ends and the server's log tells the fault: CARMA then requeues it"
 	for _, how := range []struct {
 		name, assumes string
-		signal        syscall.Signal
-		ask           bool // terminate_client first
+		victim        job
+		signal        syscall.Signal // 0: the victim ends by itself
+		ask           bool           // terminate_client first
 	}{
-		{"terminate-client", "after terminate_client and a signal the neighbour goes on, and computes the same",
-			syscall.SIGKILL, true},
-		{"sigterm", "NVIDIA calls the end of a client by a signal undefined; CARMA takes the neighbour to be well",
-			syscall.SIGTERM, false},
-		{"sigkill", "as sigterm", syscall.SIGKILL, false},
+		{"terminate-client", well, load, syscall.SIGKILL, true},
+		{"leaves", well, leaving, 0, false},
+		{"sigterm", torn, load, syscall.SIGTERM, false},
+		{"sigkill", torn, load, syscall.SIGKILL, false},
+		{"training-interrupted", well, training, syscall.SIGINT, false},
+		{"training-sigterm", torn, training, syscall.SIGTERM, false},
 	} {
-		k.check(how.name, how.assumes, "prolog: what ends a job; docs/threat-model.md: scancel beside a neighbour",
+		k.check("ends-"+how.name, how.assumes, "prolog: what ends a job; docs/threat-model.md: scancel beside a neighbour",
 			func(c *check) error {
-				return k.withMPS(c, uidA, func() error { return k.kill(c, k.rounds(12, 2), how.signal, how.ask) })
+				if how.victim.training != "" && !k.hasTorch() {
+					c.skip("PyTorch is not installed, or sees no GPU")
+					return nil
+				}
+				return k.withMPS(c, uidA, func() error {
+					return k.beside(c, k.rounds(6, 3), how.victim, how.signal, how.ask, how.assumes == well)
+				})
 			})
 	}
+	k.check("ends-alone", "", "prolog: ofServerFault", k.endAlone)
 	k.check("daemon-killed",
 		"after kill -9 of the daemon its clients go on or end with an error, and a new daemon starts within 20 s",
 		"gres/mps/tenure.go: Keep; gres/mps/alive.go: tidy", k.killDaemon)
@@ -40,55 +54,123 @@ func hurt(_ context.Context, k *kit) {
 		"gres/mps/server_log.go; gres/lease/fault.go", k.illegal)
 }
 
-// kill ends a busy client n times beside a neighbour, whose result must be that of an
-// undisturbed run.
-func (k *kit) kill(c *check, n int, signal syscall.Signal, ask bool) error {
+// beside ends a busy client n times beside a neighbour, whose result must be that of an undisturbed run; unless the
+// neighbour may end where the server's log tells the fault.
+func (k *kit) beside(c *check, n int, victim job, signal syscall.Signal, ask, mustGoOn bool) error {
+	victim.uid, victim.pipes = uidA, k.pipes()
 	neighbour := job{uid: uidA, memMiB: 1024, smactPct: 30, alone: 2 * time.Second, pipes: k.pipes()}
 	undisturbed, status, err := k.ends(neighbour)
 	if err != nil || status != 0 {
 		return fmt.Errorf("a load alone ended with status %d (%w)", status, err)
 	}
-	well, same := 0, 0
-	for range n {
-		if k.ctx.Err() != nil {
+	well, same, told, made := 0, 0, 0, 0
+	_, from, err := k.mps.ServerFault(k.daemon(), 0)
+	for ; made < n && err == nil && k.ctx.Err() == nil; made++ {
+		var p *process
+		var fault bool
+		if p, status, err = k.endBeside(c, victim, neighbour, signal, ask); err != nil {
 			break
 		}
-		beside, err := k.start(neighbour)
-		if err != nil {
-			return err
-		}
-		victim, err := k.start(job{uid: uidA, memMiB: 1024, smactPct: 60, alone: time.Hour, pipes: k.pipes()})
-		if err != nil {
-			beside.stop()
-			return err
-		}
-		err = errorsOf(k.awaitReady(victim), k.awaitReady(beside))
-		k.pause(300 * time.Millisecond)
-		if ask && err == nil {
-			c.text("terminate_client", fmt.Sprint(k.mps.Terminate(k.ctx, k.daemon(), victim.cmd.Process.Pid)))
-		}
-		victim.cmd.Process.Signal(signal)
-		victim.wait()
-		if err != nil {
-			beside.stop()
-			return err
-		}
-		status, err := beside.wait()
-		if err != nil {
-			return err
-		}
-		if status == 0 {
+		if fault, from, err = k.mps.ServerFault(k.daemon(), from); status == 0 {
 			well++
-		} else {
-			c.text("neighbour", beside.stderr.String())
+		} else if fault {
+			told++
 		}
-		if status == 0 && beside.saw.Result == undisturbed.saw.Result && beside.saw.Result != "" {
+		if status == 0 && p.saw.Result == undisturbed.saw.Result && p.saw.Result != "" {
 			same++
 		}
 	}
-	c.judge(well == n && same == n, "of %d neighbours %d ended well, %d with the result of an undisturbed run", n,
-		well, same)
-	return nil
+	c.text("server.log", k.serverLog())
+	c.judge(same == well && (well == made || !mustGoOn && well+told == made),
+		"of %d neighbours %d ended well, %d with the result of an undisturbed run; of %d others the log tells the fault",
+		made, well, same, told)
+	return err
+}
+
+// endBeside starts a neighbour and a victim, ends the victim, and returns the neighbour and its status.
+func (k *kit) endBeside(c *check, victim, neighbour job, signal syscall.Signal, ask bool) (*process, int, error) {
+	p, err := k.start(victim)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer p.stop()
+	if err := k.awaitReady(p); err != nil {
+		return nil, 0, err
+	}
+	beside, err := k.start(neighbour)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer beside.stop()
+	if err := k.awaitReady(beside); err != nil {
+		return nil, 0, err
+	}
+	k.pause(300 * time.Millisecond)
+	if ask {
+		c.text("terminate_client", fmt.Sprint(k.mps.Terminate(k.ctx, k.daemon(), p.cmd.Process.Pid)))
+	}
+	if signal != 0 {
+		p.cmd.Process.Signal(signal)
+	}
+	ended, err := p.wait()
+	if err != nil {
+		return nil, 0, err
+	}
+	status, err := beside.wait()
+	c.text("victim", fmt.Sprintf("status %d\n%s", ended, p.stderr.String()))
+	if status != 0 {
+		c.text("neighbour", beside.stderr.String())
+	}
+	return beside, status, err
+}
+
+// endAlone ends a busy client that has no neighbour, and tells how the clients fare that come afterwards.
+func (k *kit) endAlone(c *check) error {
+	return k.withMPS(c, uidA, func() error {
+		victim, err := k.start(job{uid: uidA, memMiB: 1024, smactPct: 60, alone: time.Hour, pipes: k.pipes()})
+		if err != nil {
+			return err
+		}
+		defer victim.stop()
+		if err := k.awaitReady(victim); err != nil {
+			return err
+		}
+		k.pause(time.Second)
+		victim.cmd.Process.Signal(syscall.SIGTERM)
+		if _, err := victim.wait(); err != nil {
+			return err
+		}
+		begun, refused, well := time.Now(), 0, 0
+		var said strings.Builder
+		for time.Since(begun) < 6*time.Second && k.ctx.Err() == nil {
+			at := time.Since(begun).Seconds()
+			list := strings.TrimSpace(k.control(0, "get_server_list").Stdout)
+			state := strings.TrimSpace(k.control(0, "get_server_status "+list).Stdout)
+			p, status, err := k.ends(job{uid: uidA, memMiB: 64, smactPct: 5, alone: 50 * time.Millisecond, pipes: k.pipes()})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&said, "%.3f s: server %s %s; a client's status %d after %.3f s %s\n", at, list, state, status,
+				p.took.Seconds(), strings.TrimSpace(p.stderr.String()))
+			if status != 0 {
+				refused++
+			} else if well++; well == 1 {
+				c.add(at, "s", "until a client came that ended well")
+			}
+		}
+		c.text("clients", said.String())
+		c.text("server.log", k.serverLog())
+		fault, _, err := k.mps.ServerFault(k.daemon(), 0)
+		c.Saw = fmt.Sprintf("of the clients that came within 6 s %d ended well, %d did not; the log tells a fault: %v",
+			well, refused, fault)
+		return err
+	})
+}
+
+// serverLog is the text of the servers' log.
+func (k *kit) serverLog() string {
+	text, _ := exec.Command("find", k.mps.LogDir, "-name", "server.log", "-exec", "cat", "{}", "+").Output()
+	return string(text)
 }
 
 func (k *kit) killDaemon(c *check) error {
@@ -203,9 +285,7 @@ func (k *kit) illegal(c *check) error {
 		if err != nil {
 			return err
 		}
-		find := exec.Command("find", k.mps.LogDir, "-name", "server.log", "-exec", "cat", "{}", "+")
-		text, _ := find.Output()
-		c.text("server.log", string(text))
+		c.text("server.log", k.serverLog())
 		after, status, err := k.ends(job{uid: uidA, memMiB: 512, smactPct: 20, alone: 300 * time.Millisecond,
 			pipes: k.pipes()})
 		if err != nil {

@@ -277,7 +277,9 @@ type job struct {
 	pipes    string // of the MPS daemon; empty: no client of one
 	kind     string // how the job asks for memory; empty: plain
 	wild     time.Duration
-	group    *os.File // the cgroup v2 in which the job starts; nil: this process's
+	leave    time.Duration // when the job exits and waits for none of its kernels; 0: never
+	group    *os.File      // the cgroup v2 in which the job starts; nil: this process's
+	training string        // an architecture of trainings.py, which trains in place of gpuload until it is ended
 }
 
 // process is a running load.
@@ -312,10 +314,17 @@ func (k *kit) start(j job) (*process, error) {
 	if j.wild > 0 {
 		args = append(args, "--wild", fmt.Sprintf("%dms", j.wild.Milliseconds()))
 	}
-	p := &process{cmd: exec.CommandContext(k.ctx, filepath.Join(k.bin, "gpuload"), args...),
+	if j.leave > 0 {
+		args = append(args, "--leave", fmt.Sprintf("%dms", j.leave.Milliseconds()))
+	}
+	program := filepath.Join(k.bin, "gpuload")
+	if j.training != "" {
+		program, args = k.python(), []string{k.trainings(), "--one", j.training, "--batch", "128", "--steps", "1000000"}
+	}
+	p := &process{cmd: exec.CommandContext(k.ctx, program, args...),
 		ready:  make(chan struct{}),
 		stdout: make(chan struct{})}
-	env := environ("CUDA_VISIBLE_DEVICES=" + k.gpu.UUID)
+	env := environ("CUDA_VISIBLE_DEVICES="+k.gpu.UUID, "HOME="+k.dir)
 	if j.pipes != "" {
 		env = append(env, "CUDA_MPS_PIPE_DIRECTORY="+j.pipes)
 	} else {
@@ -338,7 +347,7 @@ func (k *kit) start(j job) (*process, error) {
 	}
 	p.start = time.Now()
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start gpuload: %w", err)
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(program), err)
 	}
 	go p.read(from)
 	return p, nil

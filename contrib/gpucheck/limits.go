@@ -50,12 +50,12 @@ func limits(_ context.Context, k *kit) {
 				})
 			})
 	}
-	k.check("limit-managed", "managed memory escapes the limit", "docs/user.md: managed memory", func(c *check) error {
+	k.check("limit-managed", "", "docs/user.md: managed memory", func(c *check) error {
 		return k.withMPS(c, uidA, func() error {
 			p, status, err := k.ends(load(overMiB, "managed", limit))
 			if err == nil {
 				c.text("stderr", p.stderr.String())
-				c.judge(status == 0, "beyond the limit: status %d", status)
+				c.Saw = fmt.Sprintf("beyond the limit: status %d (0: managed memory escapes it)", status)
 			}
 			return err
 		})

@@ -59,6 +59,10 @@ PartitionName=gpu-recovery Nodes=kit PriorityTier=2 LLN=YES MaxTime=INFINITE Def
 PartitionName=plain Nodes=kit MaxTime=INFINITE DefMemPerCPU=100
 `
 
+// slurmd makes itself a cgroup at its start where it takes the machine's to be of version 2, and fails without
+// systemd; of version 1 it makes none, whether or not the machine has them. The kit's Slurm uses no cgroups.
+const cgroupConf = "CgroupPlugin=cgroup/v1\n"
+
 const carmaToml = `[slurm]
 bin_dir = "{bin}"
 conf = "{dir}/slurm.conf"
@@ -148,7 +152,7 @@ func way(_ context.Context, k *kit) {
 	}
 	if why == "" {
 		k.check("logs", "", "", func(r *check) error {
-			for _, pattern := range []string{"log/*", "jobs/*", "*.out", "*.conf", "*.toml"} {
+			for _, pattern := range []string{"log/*", "log/*/*/*.log", "jobs/*", "*.out", "*.conf", "*.toml"} {
 				files, _ := filepath.Glob(filepath.Join(c.dir, pattern))
 				for _, f := range files {
 					if st, err := os.Stat(f); err == nil && st.Mode().IsRegular() {
@@ -199,7 +203,7 @@ func (c *cluster) up() error {
 		c.env = append(c.env, "SIMGPU_DEV="+filepath.Join(c.kit.dir, "dev"))
 	}
 	files := map[string]string{"slurm.conf": fill.Replace(slurmConf), "carma.toml": fill.Replace(carmaToml),
-		"gres.conf": gres.String(),
+		"gres.conf": gres.String(), "cgroup.conf": cgroupConf,
 		"munge/key": read("/proc/sys/kernel/random/uuid") + read("/proc/sys/kernel/random/uuid")}
 	for _, h := range []string{"prolog", "epilog", "task-prolog"} {
 		files["hooks/"+h] = c.hook(h)
@@ -343,10 +347,9 @@ func (c *cluster) share() {
 	}
 	const one = "#SBATCH --gres=gpu:1\n#CARMA mem=4G"
 	// The neighbour is a training where there is PyTorch, and the program of ours elsewhere.
-	steady, python := load(wellMiB, 30, 12000), c.python()
-	if python != "" && c.ask(uidA, time.Minute, "", environ("CUDA_VISIBLE_DEVICES="+c.gpu.UUID), python, "-c",
-		needTorch).Status == 0 {
-		steady = fmt.Sprintf("exec %s %s/share/trainings.py --one resnet18 --steps 400", python, filepath.Dir(c.bin))
+	steady := load(wellMiB, 30, 12000)
+	if c.hasTorch() {
+		steady = fmt.Sprintf("exec %s %s --one resnet18 --steps 400", c.python(), c.trainings())
 	}
 	var neighbour, over, undisturbed string
 	c.check("undisturbed", "a job alone on the GPU completes", "", func(r *check) error {
@@ -417,6 +420,35 @@ func (c *cluster) share() {
 					"Restarts"), got, undisturbed)
 			return nil
 		})
+	c.check("cancelled", "a job beside which another one is cancelled completes, after a requeue if the end of the "+
+		"other one has ended the job", "gres/mps/server_log.go; prolog: Epilog", func(r *check) error {
+		beside, err := c.submit("beside", one, steady)
+		if err != nil {
+			return err
+		}
+		busy, err := c.submit("busy", one, load(wellMiB, 60, 600000))
+		if err != nil {
+			return err
+		}
+		if _, err = c.eventually(40*time.Second, func() (string, bool) {
+			s := c.state(beside, "JobState") + " " + c.state(busy, "JobState")
+			return s, s == "RUNNING RUNNING"
+		}); err != nil {
+			return err
+		}
+		c.pause(5 * time.Second) // both have begun to compute
+		c.says("scancel", busy)
+		state, err := c.ends(beside, 100*time.Second)
+		got := c.result("beside")
+		for _, job := range []string{"beside", "busy"} {
+			r.text(job, read(filepath.Join(c.dir, "jobs", job+".txt")))
+		}
+		r.text("carma-report", c.says("carma-report", "--config", filepath.Join(c.dir, "carma.toml"), "--json", "-j",
+			beside))
+		r.judge(err == nil && state == "COMPLETED" && got == undisturbed, "%s after %s restarts; result %s, undisturbed %s",
+			state, c.state(beside, "Restarts"), got, undisturbed)
+		return nil
+	})
 }
 
 // result is that of a job's load.

@@ -52,7 +52,11 @@ func start(_ context.Context, k *kit) {
 				for _, uid := range []int{uidA, uidB, uidA} {
 					begun := time.Now()
 					ctx, cancel := context.WithTimeout(k.ctx, 20*time.Second)
-					err := k.mps.Admit(ctx, k.daemon(), uint32(uid))
+					// As the agent, once no job of the earlier user holds the GPU.
+					err := k.mps.Keep(ctx, k.daemon(), func(int64) (int64, error) { return int64(uid), nil })
+					if err == nil {
+						err = k.mps.Admit(ctx, k.daemon(), uint32(uid))
+					}
 					cancel()
 					if err != nil {
 						return err

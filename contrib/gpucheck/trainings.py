@@ -2,7 +2,7 @@
 """Short trainings, and what each takes of the GPU: rows for contrib/gpucheck/data.
 
 usage: trainings.py [--first N] [--device cuda|cpu]
-       trainings.py --one ARCHITECTURE [--steps N]
+       trainings.py --one ARCHITECTURE [--steps N] [--batch N]
        trainings.py --workspaces [--first N] [--device cuda|cpu]
 
 The first prints a line of JSON for each training as it ends. Each is a process of its own, forked
@@ -238,15 +238,16 @@ def forked(f):
     os._exit(status)
 
 
-def one(name, steps):
+def one(name, steps, batch):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     torch.manual_seed(1)
     make, shape, batches = ARCHITECTURES[name]
+    batch = batch or batches[0]
     model = make().to(device).train()
     optimizer = torch.optim.AdamW(model.parameters())
-    x, y = torch.randn(batches[0], *shape, device=device), torch.randint(0, 100, (batches[0],), device=device)
+    x, y = torch.randn(batch, *shape, device=device), torch.randint(0, 100, (batch,), device=device)
     print("ready", flush=True)
     for _ in range(steps):
         loss = step(model, optimizer, x, y, "fp32", None, device)
@@ -300,10 +301,11 @@ def main():
     p.add_argument("--device", default="cuda")
     p.add_argument("--one", choices=ARCHITECTURES)
     p.add_argument("--steps", type=int, default=100)
+    p.add_argument("--batch", type=int)
     p.add_argument("--workspaces", action="store_true")
     o = p.parse_args()
     if o.one:
-        return one(o.one, o.steps)
+        return one(o.one, o.steps, o.batch)
     if o.device == "cuda" and forked(lambda: 0 if torch.cuda.is_available() else 77) != 0:
         return 77
     if o.workspaces:

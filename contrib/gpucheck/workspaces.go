@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -41,7 +40,7 @@ func (k *kit) workspaces(c *check) error {
 		c.skip("no python3 in PATH that users may run")
 		return nil
 	}
-	args := []string{python, filepath.Join(filepath.Dir(k.bin), "share", "trainings.py"), "--workspaces"}
+	args := []string{python, k.trainings(), "--workspaces"}
 	if k.short {
 		args = append(args, "--first", "2")
 	}

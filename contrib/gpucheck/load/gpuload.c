@@ -2,7 +2,7 @@
 /*
  * gpuload: a load of known size on an NVIDIA GPU, for gpucheck.
  *
- *   gpuload --mem 2048M --smact 50 --duration 20000ms [--kind async] [--wild 3000ms]
+ *   gpuload --mem 2048M --smact 50 --duration 20000ms [--kind async] [--wild 3000ms] [--leave 3000ms]
  *
  * holds the memory and runs a fixed amount of work that takes about the
  * duration when it is alone, on that share of the GPU's SMs: one block for each
@@ -11,7 +11,8 @@
  * work takes longer. It needs the driver's libcuda.so.1 alone.
  *
  * kind is how the memory is asked for: plain, async, vmm or managed. wild is when a
- * kernel touches an address that is none. It says "ready" when it has its memory, and
+ * kernel touches an address that is none. leave is when it exits by itself and waits for none
+ * of its kernels, as a program with an error does. It says "ready" when it has its memory, and
  * at the end what it saw, as JSON. "result" is of all that its kernels computed, each
  * from what the one before left: two undisturbed runs of the same command have the same.
  * Ends with 0, with 1 if memory is refused (in PyTorch's words, which CARMA looks for),
@@ -216,7 +217,7 @@ static uint64_t sum(const unsigned char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-	long mem = 0, smact = 0, duration = 0, wild_at = 0;
+	long mem = 0, smact = 0, duration = 0, wild_at = 0, leave_at = 0;
 	const char *kind = "plain", *target = "";
 	static unsigned char host[1024 * THREADS * 4];
 	uint64_t n;
@@ -239,13 +240,15 @@ int main(int argc, char **argv)
 			duration = number(argv[i + 1], "ms");
 		else if (!strcmp(argv[i], "--wild"))
 			wild_at = number(argv[i + 1], "ms");
+		else if (!strcmp(argv[i], "--leave"))
+			leave_at = number(argv[i + 1], "ms");
 		else if (!strcmp(argv[i], "--kind"))
 			kind = argv[i + 1];
 	}
 	if (!mem || !smact || smact > 100 || !duration ||
 	    (strcmp(kind, "plain") && strcmp(kind, "async") && strcmp(kind, "vmm") && strcmp(kind, "managed"))) {
 		fprintf(stderr, "usage: gpuload --mem MIBM --smact PERCENT --duration Nms "
-				"[--kind plain|async|vmm|managed] [--wild Nms]\n");
+				"[--kind plain|async|vmm|managed] [--wild Nms] [--leave Nms]\n");
 		return 2;
 	}
 	load();
@@ -289,6 +292,8 @@ int main(int argc, char **argv)
 	/* Kernels of 10 ms: 4 cycles for each of n steps. Work is counted, not time. */
 	n = (uint64_t)khz * 10 / 4;
 	for (long ms = 0, batch = 0; ms < duration; ms += 10) {
+		if (leave_at && ms >= leave_at)
+			return 0;
 		if (wild_at && ms >= wild_at) {
 			must(cu.launch(wild, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "launch");
 			wild_at = 0;
