@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A GPU that the driver says is broken takes no job until it is well, or somebody says so;
@@ -127,5 +128,49 @@ func TestServerFault(t *testing.T) {
 		}
 		return closed
 	}, "^$")
+	c.noDrain()
+}
+
+// A job that ends while its kernels are queued, as by scancel, can bring a fault to its neighbours (seen on an H200):
+// these are requeued, and what was cancelled itself is not, whatever the server's log and the job's text say.
+func TestCancelledBeside(t *testing.T) {
+	needsServer(t)
+	c := up(t, "--nodes", "1")
+	others := c.sbatch(bob, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\nsleep 600\n")
+	c.eventually(func() string { return c.job(others, "%T") }, "RUNNING")
+	const one = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"
+	beside := c.sbatch(alice, "", one+"echo retry=$CARMA_RETRY_REASON shared=$CARMA_SHARED\n"+
+		"exec simjob --mem 7G --smact 10 --ramp 0s --duration $([ -z $CARMA_RETRY_REASON ] && echo 10h || echo 1s)\n")
+	const queued = one + "exec simjob --queued --mem 7G --smact 20 --duration 600s\n"
+	busy := c.sbatch(alice, "", queued)
+	c.eventually(func() string { return c.clients("n1") }, "^2$")
+	time.Sleep(3 * time.Second) // both are seen on the GPU
+	c.sh(alice, "scancel "+busy)
+	c.eventually(func() string { return c.job(beside, "%T") }, "RUNNING|PENDING|COMPLETING")
+	c.ends(beside, "COMPLETED")
+	if out := c.output(beside); !strings.Contains(out, "retry=mps-fault shared=0") {
+		t.Errorf("it was requeued so: %s", out)
+	}
+	if r := c.report(beside); r.RequeuedTo != "gpu" || r.Attempts != 2 || r.OOM {
+		t.Errorf("report: %+v", r)
+	}
+	if out := c.sh("", "carma-report -j "+beside); !strings.Contains(out, "its MPS server has faulted") {
+		t.Errorf("the report does not say why:\n%s", out)
+	}
+
+	said := c.sbatch(alice, "", one+"simjob --queued --mem 7G --smact 20 --duration 600s &\nsleep 5\n"+
+		"echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB.' >&2\nwait\n")
+	gone := []string{said, c.sbatch(alice, "", queued), c.sbatch(alice, "", queued)}
+	c.eventually(func() string { return c.clients("n1") }, "^3$")
+	c.eventually(func() string { return c.output(said) }, "OutOfMemoryError")
+	time.Sleep(3 * time.Second)
+	c.sh(alice, "scancel "+strings.Join(gone, " "))
+	for _, id := range gone {
+		c.ends(id, "CANCELLED")
+		if r := c.report(id); r.Attempts != 1 || r.RequeuedTo != "" {
+			t.Errorf("report of job %s: %+v", id, r)
+		}
+	}
+	c.sh("", "scancel "+others)
 	c.noDrain()
 }

@@ -27,7 +27,7 @@ func hurt(_ context.Context, k *kit) {
 		ask           bool           // terminate_client first
 	}{
 		{"terminate-client", well, load, syscall.SIGKILL, true},
-		{"leaves", well, leaving, 0, false},
+		{"leaves", torn, leaving, 0, false},
 		{"sigterm", torn, load, syscall.SIGTERM, false},
 		{"sigkill", torn, load, syscall.SIGKILL, false},
 		{"training-interrupted", well, training, syscall.SIGINT, false},
@@ -146,7 +146,11 @@ func (k *kit) endAlone(c *check) error {
 			at := time.Since(begun).Seconds()
 			list := strings.TrimSpace(k.control(0, "get_server_list").Stdout)
 			state := strings.TrimSpace(k.control(0, "get_server_status "+list).Stdout)
-			p, status, err := k.ends(job{uid: uidA, memMiB: 64, smactPct: 5, alone: 50 * time.Millisecond, pipes: k.pipes()})
+			p, err := k.start(job{uid: uidA, memMiB: 64, smactPct: 5, alone: 50 * time.Millisecond, pipes: k.pipes()})
+			if err != nil {
+				return err
+			}
+			status, err := p.wait()
 			if err != nil {
 				return err
 			}

@@ -59,9 +59,9 @@ grep -v '^{.*}$' "$work/all.jsonl" && wrong "not a line of JSON"
 for part in facts limits frameworks readings start throughput slurm truth hurt; do
 	grep -q "\"kind\":\"end\",\"part\":\"$part\".*\"state\":\"made\"" "$work/all.jsonl" || wrong "$part was not made"
 done
-for c in mounts daemon-start daemon-quit limit-plain limit-async limit-vmm limit-managed meminfo limit-pair key-uuid context pipe-stale \
+for c in mounts daemon-start daemon-quit limit-plain limit-async limit-vmm meminfo limit-pair key-uuid context pipe-stale \
 	smact-25 smact-100 two-readers processes energy first-clients change-of-user up share requeue neighbour confined-with confined-without \
-	terminate-client sigterm sigkill daemon-killed illegal-access; do
+	cancelled ends-terminate-client ends-leaves ends-sigterm ends-sigkill daemon-killed illegal-access; do
 	expect "$work/all.jsonl" "$c" agrees
 done
 # Simulated GPUs have no CUDA for PyTorch: trainings.py says so by its status.
@@ -89,7 +89,7 @@ broken limit-plain contradicts limits 'unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT'
 # shellcheck disable=SC2016
 broken smact-100 contradicts readings 'shift 4; set -- --mem 1024M --smact 10 "$@"'
 # shellcheck disable=SC2016
-broken sigkill contradicts hurt 'case "$*" in *"--smact 30"*) shift 6; set -- --mem 1024M --smact 30 --duration $((2000 + $$ % 97 * 10))ms "$@" ;; esac'
+broken ends-terminate-client contradicts hurt 'case "$*" in *"--smact 30"*) shift 6; set -- --mem 1024M --smact 30 --duration $((2000 + $$ % 97 * 10))ms "$@" ;; esac'
 status=0
 SIMGPU_MPS_VERSION=535 "$kit/run" facts --short --results "$work/535.jsonl" >"$work/out" || status=$?
 [ $status = 1 ] || wrong "facts on 535 end with $status"

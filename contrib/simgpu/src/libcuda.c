@@ -101,7 +101,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, int device)
 
 CUresult cuCtxCreate_v2(void **context, unsigned flags, int device)
 {
-	struct sim_proc p = { .kind = SIM_JOB };
+	struct sim_proc p = { .kind = SIM_JOB, .queues = 1 };
 
 	(void)flags;
 	(void)device;

@@ -54,6 +54,8 @@ static FILE *open_log(void)
 /* A fault is logged first, then every client gets the error. */
 static void handle_fault(struct sim *sim)
 {
+	bool clients = false;
+
 	static struct sim_snap look;
 	const struct sim_proc *self;
 	FILE *log = NULL;
@@ -65,16 +67,26 @@ static void handle_fault(struct sim *sim)
 	for (uint32_t i = 0; i < look.procs; i++) {
 		const struct sim_proc *p = &look.proc[i];
 
-		if (!snap_is_mps_client(p) || p->server != getpid() || p->stop != SIM_RUN)
+		if (!snap_is_mps_client(p) || p->server != getpid())
+			continue;
+		clients = true;
+		if (p->stop != SIM_RUN)
 			continue;
 		if (log == NULL && (log = open_log()) != NULL)
 			server_log(log, "Server is handling a fatal GPU error.");
 		if (log != NULL)
 			server_log(log, "status of client {%d, 1} is INACTIVE", p->pid);
 	}
+	/* The client whose kernels faulted has gone, and was the only one. */
+	if (!clients && (log = open_log()) != NULL)
+		server_log(log, "Server is handling a fatal GPU error.");
 	if (log != NULL)
 		fclose(log);
 	struct sim_snap *s = sim_begin(sim);
+	struct sim_proc *me = snap_by_pid(s, getpid());
+
+	if (!clients && me != NULL)
+		me->faulted = 0;
 
 	for (uint32_t i = 0; i < s->procs; i++)
 		if (snap_is_mps_client(&s->proc[i]) && s->proc[i].server == getpid() && s->proc[i].stop == SIM_RUN)

@@ -23,7 +23,7 @@ struct job {
 	enum framework framework;
 	double fraction;
 	const char *checkpoint;
-	bool verbose;
+	bool queued, verbose;
 };
 
 struct run {
@@ -56,6 +56,7 @@ static void usage(FILE *to)
 		"                      who takes memory at its start: jax and tensorflow as their variables say\n"
 		"  --fraction PART     of the GPU that vllm takes (0.9)\n"
 		"  --checkpoint FILE   on SIGUSR1 append a line to FILE and go on\n"
+		"  --queued            keep kernels queued: an end before they have run is a fault of the MPS server's clients\n"
 		"  --verbose           print every 10 percent of progress\n\n"
 		"Times are simulated: the state's time scale divides them.\n");
 }
@@ -111,6 +112,9 @@ static bool parse_option(int key, const char *v, struct job *job)
 	case 'c':
 		job->checkpoint = v;
 		return true;
+	case 'q':
+		job->queued = true;
+		return true;
 	default:
 		job->verbose = true;
 		return true;
@@ -124,7 +128,7 @@ static int parse(int argc, char **argv, struct job *job)
 		{ "mem", 1, NULL, 'm' },	{ "smact", 1, NULL, 's' },	{ "duration", 1, NULL, 'd' },
 		{ "spike", 1, NULL, 'k' },	{ "ramp", 1, NULL, 'r' },	{ "startup", 1, NULL, 'u' },
 		{ "gpus", 1, NULL, 'g' },	{ "framework", 1, NULL, 'f' }, { "checkpoint", 1, NULL, 'c' },
-		{ "fraction", 1, NULL, 'p' },	{ "verbose", 0, NULL, 'v' },	{ "help", 0, NULL, 'h' },	{ NULL, 0, NULL, 0 },
+		{ "fraction", 1, NULL, 'p' },	{ "queued", 0, NULL, 'q' },	{ "verbose", 0, NULL, 'v' },	{ "help", 0, NULL, 'h' },	{ NULL, 0, NULL, 0 },
 	};
 	int key, index = 0;
 
@@ -355,7 +359,7 @@ int main(int argc, char **argv)
 	r.started = sim_now(r.sim);
 	pause_until(&r, r.started + job.startup, false);
 
-	struct sim_proc p = { .kind = SIM_JOB, .demand = job.smact, .target = job.duration };
+	struct sim_proc p = { .kind = SIM_JOB, .demand = job.smact, .target = job.duration, .queues = job.queued };
 
 	snprintf(p.name, sizeof(p.name), "%s", program_invocation_short_name);
 	rc = cuda_open(r.sim, &p, job.gpus, r.signals, &r.cuda);

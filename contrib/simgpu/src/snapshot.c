@@ -9,6 +9,8 @@ void snap_copy(struct sim_snap *to, const struct sim_snap *from)
 	memcpy(to, from, offsetof(struct sim_snap, proc) + from->procs * sizeof(from->proc[0]));
 }
 
+#define XID_MMU_FAULT 31
+
 static double work_rate(const struct sim_proc *p)
 {
 	/* Fewer SMs do the same work in proportionally more time. */
@@ -116,10 +118,25 @@ void snap_advance(struct sim_snap *s, double t)
 	}
 }
 
+/* A client's memory goes with the client, and its queued kernels touch the memory: seen on an H200, driver 580. */
+static bool leaves_kernels(const struct sim_proc *p)
+{
+	return p->queues && snap_is_mps_client(p) && running(p) && p->target - p->work > 1e-3;
+}
+
 void snap_remove(struct sim_snap *s, uint32_t i)
 {
 	int pid = s->proc[i].pid;
 	bool server = s->proc[i].kind == SIM_MPS_SERVER;
+	struct sim_proc *faulted = leaves_kernels(&s->proc[i]) ? snap_by_pid(s, s->proc[i].server) : NULL;
+
+	if (faulted != NULL) {
+		struct sim_gpu *gpu = &s->gpu[s->unit[s->proc[i].use[0].unit].gpu];
+
+		faulted->faulted = 1;
+		gpu->xid[gpu->xids++ % SIM_XIDS] = XID_MMU_FAULT;
+	}
+	int fresh = faulted == NULL ? 0 : faulted->pid;
 
 	s->proc[i] = s->proc[--s->procs];
 	for (uint32_t k = 0; k < s->procs; k++) {
@@ -135,7 +152,7 @@ void snap_remove(struct sim_snap *s, uint32_t i)
 
 		for (uint32_t j = 0; p->faulted && j < s->procs; j++)
 			clients |= snap_is_mps_client(&s->proc[j]) && s->proc[j].server == p->pid;
-		if (!clients)
+		if (!clients && p->pid != fresh)
 			p->faulted = 0;
 	}
 }

@@ -66,7 +66,8 @@ struct sim_proc {
 	double target;	   /* GPU-alone seconds to do; 0: no end */
 	double ended;	   /* when work reached target, 0 before */
 	uint32_t uses;
-	char name[28];
+	uint32_t queues; /* kernels wait on the GPU while it computes: its end before they have run is a fault */
+	char name[24];
 	struct sim_use use[SIM_MAX_GPUS];
 };
 

@@ -16,7 +16,7 @@
 #include "state.h"
 
 #define MAGIC "SIMGPU"
-#define VERSION 1
+#define VERSION 2
 
 struct sim_file {
 	char magic[8];
