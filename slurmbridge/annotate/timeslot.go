@@ -17,9 +17,9 @@ import (
 // for more.
 func (a *Annotation) slot(d directive.Directive, job Job, name string, part config.Partition, ignoreBad bool) error {
 	a.Signal = d.Signal
-	endless := d.Requeue == directive.RequeueTimeout
-	if d.Requeue == directive.RequeueNo {
-		a.Requeue = jobenv.RequeueNo
+	endless := d.Requeue == jobenv.RequeueTimeout
+	if d.Requeue == jobenv.RequeueNo {
+		a.Requeue = d.Requeue
 	}
 	slot := uint32(part.TimeSlot.D() / time.Minute)
 	if slot == 0 {
@@ -30,7 +30,7 @@ func (a *Annotation) slot(d directive.Directive, job Job, name string, part conf
 		return nil
 	}
 	if endless {
-		a.Requeue = jobenv.RequeueTimeout
+		a.Requeue = d.Requeue
 	}
 	own := job.TimeLimit
 	if own == NoVal {

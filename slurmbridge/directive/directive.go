@@ -16,6 +16,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"carma/slurmbridge/jobenv"
 )
 
 // Limits of reading. A script may be 4 MiB (slurm.conf max_script_size); text
@@ -51,15 +53,6 @@ const (
 	PolicyUnset     Policy = ""
 	PolicyShared    Policy = "shared"
 	PolicyExclusive Policy = "exclusive"
-)
-
-// Requeue is when CARMA requeues the job: unset, after an OOM.
-type Requeue string
-
-// The values of requeue=.
-const (
-	RequeueTimeout Requeue = "timeout" // also when the time slot is over
-	RequeueNo      Requeue = "no"      // after no failure
 )
 
 // Placement is the placement policy that the user asks for; empty: the site's.
@@ -103,7 +96,7 @@ type Directive struct {
 	MaxSlowdown float64 // slowdown=, times its time alone
 
 	Signal  Signal // signal=
-	Requeue Requeue
+	Requeue jobenv.Requeue
 	Job     string // job=, the name of what runs, by which CARMA learns
 	// Vars are the names, in order, of variables whose values tell runs apart: vars=.
 	Vars []string

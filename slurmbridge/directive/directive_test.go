@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/policy"
 )
 
@@ -33,8 +34,8 @@ func TestParse(t *testing.T) {
 				Attention: "sdpa", Input: [3]int{3, 224, 224}, Params: 110e6, Dropout: ptr(false), Dynamic: true, SMActPct: 60,
 				Policy: PolicyExclusive}},
 		{"signal", "#CARMA signal=USR1@300 requeue=timeout\n", Directive{Present: true,
-			Signal: Signal{Number: 10, Seconds: 300}, Requeue: RequeueTimeout}},
-		{"no requeue", "#CARMA mem=12G requeue=no\n", Directive{Present: true, MemMiB: 12288, Requeue: RequeueNo}},
+			Signal: Signal{Number: 10, Seconds: 300}, Requeue: jobenv.RequeueTimeout}},
+		{"no requeue", "#CARMA mem=12G requeue=no\n", Directive{Present: true, MemMiB: 12288, Requeue: jobenv.RequeueNo}},
 		{"signal of the batch shell", "#CARMA signal=B:SIGTERM\n",
 			Directive{Present: true, Signal: Signal{Number: 15, Seconds: 60, Batch: true}}},
 		{"variables", "#CARMA vars=SIZE,_model2 on\n", Directive{Present: true, Vars: []string{"SIZE", "_model2"}}},

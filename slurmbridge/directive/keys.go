@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/policy"
 )
 
@@ -102,8 +103,8 @@ var keys = map[string]key{
 		return err
 	}},
 	"requeue": {example: "requeue=timeout or requeue=no", set: func(d *Directive, v string) error {
-		d.Requeue = Requeue(v)
-		return oneOf(v, []string{string(RequeueTimeout), string(RequeueNo)})
+		d.Requeue = jobenv.Requeue(v)
+		return oneOf(v, []string{string(jobenv.RequeueTimeout), string(jobenv.RequeueNo)})
 	}},
 	"job": {example: "job=resnet50-large", set: func(d *Directive, v string) error {
 		d.Job = v

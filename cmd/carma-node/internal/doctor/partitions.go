@@ -13,6 +13,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/slurmtime"
 	"carma/slurmbridge/tres"
@@ -172,7 +173,7 @@ func defaultOf(p config.Partition) (directive.Directive, bool) {
 func directiveOf(c *config.Config, name string, say func(Level, string, string)) {
 	p := c.Partition[name]
 	said, shares := defaultOf(p)
-	ends := said.Signal.Number > 0 || said.Requeue == directive.RequeueTimeout // these two need no sharing
+	ends := said.Signal.Number > 0 || said.Requeue == jobenv.RequeueTimeout // these two need no sharing
 	switch key := fmt.Sprintf("[partition.%s] directive", name); {
 	case p.Directive == "":
 	case recovers(c, name):
