@@ -178,6 +178,14 @@ func soakBeside(t *testing.T, hostile bool, length time.Duration) honest {
 			t.Logf("honest job %s: %q, %s\n%s", id, s.state[id], text, c.hookLog(id))
 		}
 	}
+	if hostile { // each attack has run
+		names := c.sh("", "carma-report --json")
+		for _, name := range []string{"cpu", "work", "fake", "stop", "faults", "keeps", "again", "more"} {
+			if !strings.Contains(names, `"name": "`+name+`"`) {
+				t.Errorf("no job %s ran", name)
+			}
+		}
+	}
 	slices.Sort(h.waits)
 	t.Logf("hostile %t: %s; faults %v", hostile, h, s.fault)
 	c.noDrain()

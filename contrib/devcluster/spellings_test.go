@@ -56,6 +56,13 @@ func TestSpellingsBySlurm(t *testing.T) {
 			}
 		}
 	}
+	for _, plain := range []string{"--gres=gpu:2", "--gpus=2", "--gpus-per-node=2", "--gres=gpu:a100:2"} {
+		if id, said, err := c.run(alice, "sbatch --parsable -H -N1 -p gpu "+plain+" --wrap true"); err != nil {
+			t.Errorf("%s is refused: %s", plain, said)
+		} else {
+			taken[strings.TrimSpace(id)] = plain
+		}
+	}
 	field := regexp.MustCompile(`(TresPer\w+|AdminComment)=.*?( \w+=|$)`)
 	shown := 0
 	for job := range strings.Lines(c.sh("", "scontrol show -o job")) {
