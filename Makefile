@@ -45,7 +45,7 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 # Python, run by the Python of the user's own environment, which has PyTorch.
 TRACER = $(wildcard contrib/summary/carma_*.py)
 SHIM = slurmbridge/shim
-SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c whole.c queue.c library.c)
+SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c ask.c text.c spank.c record.c worker.c whole.c queue.c library.c)
 
 SPANK = slurmbridge/spank
 SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)

@@ -67,7 +67,7 @@ func (c *cluster) booked(user, script string) (id string) {
 	c.eventually(func() string {
 		id = c.sbatch(user, "-H", script)
 		shown := c.show(id)
-		if !strings.Contains(shown, "carma={") || strings.Contains(shown, "too busy to read") {
+		if !strings.Contains(shown, "carma={") || strings.Contains(shown, "no answer for this job") {
 			c.sh("", "scancel "+id)
 			return "late"
 		}

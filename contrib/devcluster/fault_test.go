@@ -64,7 +64,7 @@ func TestBrokenLibcarma(t *testing.T) {
 				}
 				out := cl.sh("", "scontrol show job "+id)
 				if strings.Contains(out, "AdminComment") != (c.script != "") ||
-					c.script != "" && !strings.Contains(out, "slurmctld was too busy to read what the job says") {
+					c.script != "" && !strings.Contains(out, "no answer for this job at submission") {
 					t.Errorf("job was annotated:\n%s", out)
 				}
 			}

@@ -19,6 +19,7 @@ func TestWholes(t *testing.T) {
 	}
 	for _, c := range []struct{ head, want string }{
 		{"whole 2 node 0 gpu\n", `book gres:carma:81072
+tell carma: ` + lateNote + `
 env V=1
 env MODE=exclusive
 env METHOD=none
@@ -31,6 +32,7 @@ comment carma={"v":1,"mode":"exclusive","method":"none","gpus":2,"reserve_mib":4
 		{"whole 1 job 1 slots\n", `book gres:carma:40536
 constrain carma1>=40536|carma1u4294967294>=40536
 time_limit 240
+tell carma: ` + lateNote + `
 env V=1
 env MODE=exclusive
 env METHOD=none
@@ -44,6 +46,7 @@ comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":4
 `},
 		{"whole 4 node 1 \n", `book gres:carma:162144
 constrain carmaall>=4
+tell carma: ` + lateNote + `
 env V=1
 env MODE=exclusive
 env METHOD=none
@@ -61,7 +64,7 @@ comment carma={"v":1,"mode":"exclusive","method":"none","gpus":4,"reserve_mib":4
 			t.Errorf("%s%s\nwant\n%s", c.head, block, c.want)
 		}
 	}
-	if strings.Contains(text, "\nwhole 5") || strings.Contains(text, "\ntell") {
+	if strings.Contains(text, "\nwhole 5") || strings.Count(text, "\ntell ") != strings.Count(text, "\nbook ") {
 		t.Error(text)
 	}
 }

@@ -12,7 +12,7 @@ include=-I${SLURM_INCLUDE:-/usr/include}
 warn="-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -rdynamic"
 
 set --
-for c in job_submit_carma text spank record whole worker queue library; do set -- "$@" "$here/$c.c"; done
+for c in job_submit_carma ask text spank record whole worker queue library; do set -- "$@" "$here/$c.c"; done
 for c in host slurmctld job checks refusals whole fairness hostile timing; do set -- "$@" "$here/test/$c.c"; done
 
 mkdir -p "$build/fake/bin" "$build/real/bin" "$build/none/bin"

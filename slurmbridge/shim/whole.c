@@ -53,16 +53,6 @@ static const char *one_list(const job_desc_msg_t *job, const char *gpus, const c
 	return is_set(of_job) ? of_job : job->tres_per_node;
 }
 
-static const char *users_extra(const job_desc_msg_t *job)
-{
-#if HAS_EXTRA
-	return job->extra;
-#else
-	(void)job;
-	return NULL;
-#endif
-}
-
 /* A line of the block as a line of the answer. */
 static void put_line(FILE *to, const job_desc_msg_t *job, const char *entry, const char *line)
 {
@@ -95,7 +85,7 @@ char *whole_answer(const job_desc_msg_t *job, const char *gpus)
 	size_t len;
 	FILE *to;
 
-	if (!n || (constrains && is_set(users_extra(job))) || (!strcmp(kind, "job") && n > 1 && job->max_nodes != 1))
+	if (!n || (constrains && is_set(extra_of(job))) || (!strcmp(kind, "job") && n > 1 && job->max_nodes != 1))
 		return NULL;
 	block = worker_whole(job->partition ? job->partition : "", kind, n, constrains);
 	if (!block)
