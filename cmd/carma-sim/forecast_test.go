@@ -24,7 +24,10 @@ import (
 
 // week writes a database with the records of n jobs that waited for two GPUs in each of two
 // partitions; one user's texts are hostile. Every tenth job has no samples.
-func week(path string, n int) error {
+func week(path string, n int) error { return weekOfRuns(path, n, 20*time.Minute, 600, 4800) }
+
+// weekOfRuns is week with a submission every so often, of jobs that run from leastS on.
+func weekOfRuns(path string, n int, every time.Duration, leastS, spreadS int) error {
 	d, err := db.Open(path)
 	if err != nil {
 		return err
@@ -36,7 +39,7 @@ func week(path string, n int) error {
 	free := map[string]time.Time{} // by GPU
 	var list []db.Attempt
 	for i := range n {
-		submit := begin.Add(time.Duration(i) * 20 * time.Minute)
+		submit := begin.Add(time.Duration(i) * every)
 		partition := []string{"gpu", "gpu", "test"}[i%3]
 		uuid := ""
 		for _, g := range []string{"GPU-0", "GPU-1"} {
@@ -48,7 +51,7 @@ func week(path string, n int) error {
 		if free[uuid].After(start) {
 			start = free[uuid]
 		}
-		runS := float64(600 + r.IntN(4800))
+		runS := float64(leastS + r.IntN(spreadS))
 		smact := 10 + r.Float64()*60
 		f := figure.Figures{PeakMiB: 3000 + r.Int64N(16000), PeakFrom: figure.MemoryProcess, SMActPct: figure.Measured(smact),
 			SMActMax: 90, SMActFrom: figure.SourceDCGM, EnergyJ: figure.Measured(runS * (70 + 2*smact)),
@@ -96,6 +99,11 @@ func TestForecast(t *testing.T) {
 	golden(t, "forecast.psv", output(t, forecastArgs(path, "-P")...))
 	golden(t, "forecast-one.txt", output(t, forecastArgs(weekOf(t, 1), "--repeats", "1", "--gpus", "8", "--gpu-mem", "80G",
 		"--nodes", "2")...))
+	short := filepath.Join(t.TempDir(), "carma.db")
+	if err := weekOfRuns(short, 12, 5*time.Second, 3, 10); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "forecast-short.txt", output(t, forecastArgs(short)...))
 	html, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

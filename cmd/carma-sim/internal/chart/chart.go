@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"strconv"
 	"strings"
 )
 
@@ -119,12 +120,17 @@ func tick(most float64) float64 {
 	return step
 }
 
-// number writes three digits.
+// number writes three digits. Below a millionth a figure is rounding.
 func number(v float64) string {
-	if v >= 1000 {
-		return fmt.Sprintf("%.0f", v)
+	decimals := 0
+	switch {
+	case v < 1e-6:
+		return "0"
+	case v < 1000:
+		decimals = 2 - int(math.Floor(math.Log10(v)))
 	}
-	return fmt.Sprintf("%.3g", v)
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'f', decimals, 64), 64)
+	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
 // Legend names the colours of curves.

@@ -49,3 +49,13 @@ func TestTick(t *testing.T) {
 		}
 	}
 }
+
+// Three digits, without an exponent.
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{123456.7: "123457", 184.03: "184", 5.7: "5.7", 0.03381: "0.0338",
+		0.00001612: "0.0000161", 1e-12: "0", 0: "0"} {
+		if got := number(v); got != want {
+			t.Errorf("number(%g) = %s, want %s", v, got, want)
+		}
+	}
+}

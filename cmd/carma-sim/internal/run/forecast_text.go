@@ -30,18 +30,19 @@ func (f *Forecast) words() []string {
 		fmt.Sprintf("%s ran from %s to %s on %s with %s.", number(f.Jobs, "job"), f.From.Format(day), f.To.Format(day),
 			number(f.nodes, "node"), number(f.gpus, "GPU")),
 		fmt.Sprintf("With sharing (policy %s), GPUs would have been held for %s GPU hours instead of %s%s.", with.Policy,
-			mean(with.GPUHours, 1, 1), mean(before.GPUHours, 1, 1), percent(with.GPUHours, before.GPUHours)),
-		fmt.Sprintf("All GPUs would have used %s kWh instead of %s%s.", mean(with.EnergyJ, 3.6e6, 1),
-			mean(before.EnergyJ, 3.6e6, 1), percent(with.EnergyJ, before.EnergyJ)),
+			amount(with.GPUHours.Mean), amount(before.GPUHours.Mean), percent(with.GPUHours, before.GPUHours)),
+		fmt.Sprintf("All GPUs would have used %s kWh instead of %s%s.", amount(with.EnergyJ.Mean/3.6e6),
+			amount(before.EnergyJ.Mean/3.6e6), percent(with.EnergyJ, before.EnergyJ)),
 		fmt.Sprintf("Jobs would have waited %s min on average instead of %s, and the last would have ended after %s h "+
-			"instead of %s.", mean(with.WaitS, 60, 1), mean(before.WaitS, 60, 1), mean(with.MakespanS, 3600, 1),
-			mean(before.MakespanS, 3600, 1)),
+			"instead of %s.", amount(with.WaitS.Mean/60), amount(before.WaitS.Mean/60), amount(with.MakespanS.Mean/3600),
+			amount(before.MakespanS.Mean/3600)),
 		fmt.Sprintf("Half of the jobs would have run at most %s times as long as alone, 95 %% at most %s times.",
-			mean(with.P50Slowdown, 1, 2), mean(with.P95Slowdown, 1, 2)),
+			times(with.P50Slowdown.Mean), times(with.P95Slowdown.Mean)),
 		outOfMemory(with.OOM.Mean),
 		fmt.Sprintf("To judge the model: without sharing it gives %s GPU hours, a makespan of %s h and a mean wait of %s "+
-			"min; the records say %.1f, %.1f and %.1f.", mean(before.GPUHours, 1, 1), mean(before.MakespanS, 3600, 1),
-			mean(before.WaitS, 60, 1), got.GPUHours, got.MakespanS/3600, got.WaitS/60),
+			"min; the records say %s, %s and %s.", amount(before.GPUHours.Mean), amount(before.MakespanS.Mean/3600),
+			amount(before.WaitS.Mean/60), amount(got.GPUHours), amount(got.MakespanS/3600),
+			amount(got.WaitS/60)),
 	}
 }
 
@@ -50,7 +51,7 @@ func outOfMemory(jobs float64) string {
 	if jobs == 0 {
 		return "No job would have run out of GPU memory."
 	}
-	return strconv.FormatFloat(math.Round(10*jobs)/10, 'f', -1, 64) +
+	return strings.TrimSuffix(amount(jobs), ".0") +
 		" of the jobs would have run out of GPU memory beside others and run again, alone."
 }
 
@@ -64,9 +65,20 @@ func number(n int, of string) string {
 	return fmt.Sprintf("%d %s", n, of)
 }
 
-func mean(s replay.Spread, per float64, decimals int) string {
-	return fmt.Sprintf("%.*f", decimals, s.Mean/per)
+// decimals keep two digits of a figure, and at least a tenth. Below a millionth a figure is
+// rounding.
+func decimals(v float64) int {
+	if v < 1e-6 || v >= 1 {
+		return 1
+	}
+	return 1 - int(math.Floor(math.Log10(v)))
 }
+
+// amount writes a sum or a mean.
+func amount(v float64) string { return fmt.Sprintf("%.*f", decimals(v), v) }
+
+// times writes a slowdown.
+func times(v float64) string { return fmt.Sprintf("%.2f", v) }
 
 func percent(with, before replay.Spread) string {
 	if before.Mean <= 0 {
@@ -76,7 +88,11 @@ func percent(with, before replay.Spread) string {
 }
 
 // interval is a mean with the least and the most, where these differ from it as printed.
-func interval(s replay.Spread, per float64, decimals int) string {
+func interval(s replay.Spread, per float64) string {
+	return spreadOf(s, per, decimals(s.Mean/per))
+}
+
+func spreadOf(s replay.Spread, per float64, decimals int) string {
 	text := func(v float64) string { return fmt.Sprintf("%.*f", decimals, v/per) }
 	if text(s.Min) == text(s.Max) {
 		return text(s.Mean)
@@ -88,15 +104,14 @@ func (f *Forecast) table() string {
 	t := texttable.Table{Columns: texttable.Columns("POLICY", "SHARING", ">GPU HOURS", ">MAKESPAN h", ">WAIT min",
 		">ENERGY kWh", ">SLOWDOWN P50", ">P95", ">OOM JOBS")}
 	r := &f.Recorded
-	t.Rows = append(t.Rows, []string{"as recorded", "", fmt.Sprintf("%.1f", r.GPUHours),
-		fmt.Sprintf("%.1f", r.MakespanS/3600), fmt.Sprintf("%.1f", r.WaitS/60), "", fmt.Sprintf("%.2f", r.P50Slowdown),
-		fmt.Sprintf("%.2f", r.P95Slowdown), strconv.Itoa(r.OOM)})
+	t.Rows = append(t.Rows, []string{"as recorded", "", amount(r.GPUHours), amount(r.MakespanS / 3600),
+		amount(r.WaitS / 60), "", times(r.P50Slowdown), times(r.P95Slowdown), strconv.Itoa(r.OOM)})
 	for i := range f.Rows {
 		w := &f.Rows[i]
 		t.Rows = append(t.Rows, []string{string(w.Policy), fmt.Sprintf("%d of %d", w.Sharing, len(f.Pools)),
-			interval(w.GPUHours, 1, 1), interval(w.MakespanS, 3600, 1), interval(w.WaitS, 60, 1),
-			interval(w.EnergyJ, 3.6e6, 1), interval(w.P50Slowdown, 1, 2), interval(w.P95Slowdown, 1, 2),
-			interval(w.OOM, 1, 1)})
+			interval(w.GPUHours, 1), interval(w.MakespanS, 3600), interval(w.WaitS, 60),
+			interval(w.EnergyJ, 3.6e6), spreadOf(w.P50Slowdown, 1, 2), spreadOf(w.P95Slowdown, 1, 2),
+			interval(w.OOM, 1)})
 	}
 	var b strings.Builder
 	t.WriteTo(&b)
@@ -164,7 +179,7 @@ func (f *Forecast) power() string {
 func unknown(u *forecast.Unknown) (list []string) {
 	jobs := func(c forecast.Count, is string) {
 		if c.Jobs > 0 {
-			list = append(list, fmt.Sprintf("%s (%.1f GPU hours) %s", number(c.Jobs, "job"), c.GPUHours, is))
+			list = append(list, fmt.Sprintf("%s (%s GPU hours) %s", number(c.Jobs, "job"), amount(c.GPUHours), is))
 		}
 	}
 	some := func(n int, of, is string) {
