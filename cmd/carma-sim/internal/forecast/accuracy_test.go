@@ -82,7 +82,7 @@ func TestAccuracy(t *testing.T) {
 			t.Fatal(err)
 		}
 		guess := truth
-		guess.Model.Job.StartupS = model.Range{}
+		guess.Model = plan.Model(truth.Model)
 		k := plan.Pools[0].Kinds[0]
 		figures := func(s replay.Setup, w *workload.Workload) Figures {
 			s.Policy = policy.MAGM

@@ -221,3 +221,31 @@ func TestByHand(t *testing.T) {
 		}
 	}
 }
+
+// Jobs of seconds that have their GPUs to themselves run as long as alone: what a launch takes
+// is a part of a record's run time.
+func TestAlone(t *testing.T) {
+	var r Records
+	for i := range 20 {
+		s := float64(i)
+		r.Add([]db.Attempt{record(uint32(i+1), s, 4*s, 4*s+2, "a")})
+	}
+	p, err := r.Plan(nil, Size{}, model.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := replay.Default()
+	s.Model = p.Model(s.Model)
+	s.Policy, s.Estimator, s.Record = policy.Exclusive, replay.History, true
+	k := p.Pools[0].Kinds[0]
+	s.Nodes, s.GPUs, s.GPUMemMiB = k.Nodes, k.GPUs, k.GPUMemMiB
+	res, err := replay.Run(s, &k.Work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range res.Jobs {
+		if math.Abs(j.Slowdown-1) > 1e-6 {
+			t.Errorf("job %s: slowdown %g", j.Job, j.Slowdown)
+		}
+	}
+}

@@ -108,6 +108,19 @@ func (r *Records) Plan(meters []db.Meter, size Size, m model.Model) (*Plan, erro
 	return p, nil
 }
 
+// Model is m for a replay of the plan. Launch and start-up are in a record's run time, and the
+// start-up is in the mean of its SM activity.
+func (p *Plan) Model(m model.Model) model.Model {
+	m.Job.StartupS, m.Slurm.LaunchS = model.Range{}, 0
+	if p.PowerFactor > 0 {
+		m.GPU.PowerWatts = slices.Clone(m.GPU.PowerWatts)
+		for i := range m.GPU.PowerWatts {
+			m.GPU.PowerWatts[i] *= p.PowerFactor
+		}
+	}
+	return m
+}
+
 // summarise adds up the records of all jobs.
 func (p *Plan) summarise(all []*run, past map[string]workload.Past) {
 	ids, scripts := map[uint32]bool{}, map[string]bool{}

@@ -92,18 +92,9 @@ func NewForecast(p *forecast.Plan, c config.Config, rep Repeats) (*Forecast, err
 	return out, nil
 }
 
-// setupOf is the cluster's setup but for its size. A record's run time has the start-up in
-// it, and its SM activity is the mean of both, so that a replayed job has no start-up.
+// setupOf is the cluster's setup but for its size.
 func setupOf(p *forecast.Plan, c config.Config) replay.Setup {
-	m := model.Default()
-	m.Job.StartupS = model.Range{}
-	if p.PowerFactor > 0 {
-		m.GPU.PowerWatts = slices.Clone(m.GPU.PowerWatts)
-		for i := range m.GPU.PowerWatts {
-			m.GPU.PowerWatts[i] *= p.PowerFactor
-		}
-	}
-	s := replay.FromConfig(c, m)
+	s := replay.FromConfig(c, p.Model(model.Default()))
 	s.Estimator, s.Record = replay.History, true
 	return s
 }
