@@ -65,10 +65,13 @@ func number(n int, of string) string {
 	return fmt.Sprintf("%d %s", n, of)
 }
 
-// decimals keep two digits of a figure, and at least a tenth. Below a millionth a figure is
-// rounding.
+// decimals keep two digits of a figure, and a tenth below a thousand. Below a millionth a
+// figure is rounding.
 func decimals(v float64) int {
-	if v < 1e-6 || v >= 1 {
+	switch {
+	case v >= 1000:
+		return 0
+	case v >= 1 || v < 1e-6:
 		return 1
 	}
 	return 1 - int(math.Floor(math.Log10(v)))
@@ -87,31 +90,39 @@ func percent(with, before replay.Spread) string {
 	return fmt.Sprintf(" (%+.1f %%)", 100*(with.Mean/before.Mean-1))
 }
 
-// interval is a mean with the least and the most, where these differ from it as printed.
-func interval(s replay.Spread, per float64) string {
-	return spreadOf(s, per, decimals(s.Mean/per))
+// around is a mean with its distance to the farthest run, where the distance shows.
+func around(s replay.Spread, per float64) string {
+	return distance(s, per, decimals(s.Mean/per))
 }
 
-func spreadOf(s replay.Spread, per float64, decimals int) string {
-	text := func(v float64) string { return fmt.Sprintf("%.*f", decimals, v/per) }
-	if text(s.Min) == text(s.Max) {
-		return text(s.Mean)
+// distance is around with so many decimals; less than half a thousandth does not show.
+func distance(s replay.Spread, per float64, decimals int) string {
+	text := fmt.Sprintf("%.*f", decimals, s.Mean/per)
+	far := max(s.Mean-s.Min, s.Max-s.Mean) / per
+	if far < max(math.Pow10(-decimals), 1e-3)/2 {
+		return text
 	}
-	return fmt.Sprintf("%s [%s-%s]", text(s.Mean), text(s.Min), text(s.Max))
+	return fmt.Sprintf("%s±%.*f", text, decimals, far)
+}
+
+// name of a row is the policy's; with several pools it says how many of them share.
+func (f *Forecast) name(r *forecastRow) string {
+	if len(f.Pools) == 1 || r.Sharing == 0 {
+		return string(r.Policy)
+	}
+	return fmt.Sprintf("%s, %d of %d", r.Policy, r.Sharing, len(f.Pools))
 }
 
 func (f *Forecast) table() string {
-	t := texttable.Table{Columns: texttable.Columns("POLICY", "SHARING", ">GPU HOURS", ">MAKESPAN h", ">WAIT min",
-		">ENERGY kWh", ">SLOWDOWN P50", ">P95", ">OOM JOBS")}
+	t := texttable.Table{Columns: texttable.Columns("POLICY", ">GPU HOURS", ">MAKESPAN h", ">WAIT min", ">kWh",
+		">SLOWED P50", ">P95", ">OOM JOBS")}
 	r := &f.Recorded
-	t.Rows = append(t.Rows, []string{"as recorded", "", amount(r.GPUHours), amount(r.MakespanS / 3600),
+	t.Rows = append(t.Rows, []string{"as recorded", amount(r.GPUHours), amount(r.MakespanS / 3600),
 		amount(r.WaitS / 60), "", times(r.P50Slowdown), times(r.P95Slowdown), strconv.Itoa(r.OOM)})
 	for i := range f.Rows {
 		w := &f.Rows[i]
-		t.Rows = append(t.Rows, []string{string(w.Policy), fmt.Sprintf("%d of %d", w.Sharing, len(f.Pools)),
-			interval(w.GPUHours, 1), interval(w.MakespanS, 3600), interval(w.WaitS, 60),
-			interval(w.EnergyJ, 3.6e6), spreadOf(w.P50Slowdown, 1, 2), spreadOf(w.P95Slowdown, 1, 2),
-			interval(w.OOM, 1)})
+		t.Rows = append(t.Rows, []string{f.name(w), around(w.GPUHours, 1), around(w.MakespanS, 3600), around(w.WaitS, 60),
+			around(w.EnergyJ, 3.6e6), distance(w.P50Slowdown, 1, 2), distance(w.P95Slowdown, 1, 2), around(w.OOM, 1)})
 	}
 	var b strings.Builder
 	t.WriteTo(&b)
@@ -154,10 +165,11 @@ func (f *Forecast) notes() string {
 		line("%d: partition %s, %s, %s", i+1, strings.Join(p.Partitions, " and "), number(p.Nodes, "node"),
 			number(p.GPUs, "GPU"))
 	}
-	line("Means of %s [least-most]: intervals are of run times that differ from run to run, not of the model's",
+	line("Means of %s, ± the farthest of them: run times differ from run to run. The model's own error is",
 		number(f.Repeats, "run"))
-	line("error. Energy is of all GPUs, over the same time in each row. Assumed: what a job books is known from")
-	line("earlier runs in the records; the first run of each of %s has whole GPUs.", number(f.Scripts, "new script"))
+	line("not in that. Energy is of all GPUs, over the same time in each row. Assumed: what a job books is")
+	line("known from earlier runs in the records; the first run of each of %s has whole GPUs.",
+		number(f.Scripts, "new script"))
 	line("%s", f.power())
 	if left := unknown(&f.Unknown); len(left) > 0 {
 		line("\nNot known:")
@@ -205,11 +217,7 @@ func (f *Forecast) WriteHTML(w io.Writer) error {
 		for i := range f.Rows {
 			r := &f.Rows[i]
 			s := of(r)
-			name := string(r.Policy)
-			if len(f.Pools) > 1 {
-				name = fmt.Sprintf("%s, %d of %d", name, r.Sharing, len(f.Pools))
-			}
-			list = append(list, chart.Bar{Name: name, Mean: s.Mean / per, Min: s.Min / per, Max: s.Max / per})
+			list = append(list, chart.Bar{Name: f.name(r), Mean: s.Mean / per, Min: s.Min / per, Max: s.Max / per})
 		}
 		return chart.Bars(title, unit, list)
 	}
