@@ -85,10 +85,10 @@ func Bars(title, unit string, bars []Bar) string {
 	for _, r := range bars {
 		most = max(most, r.Max)
 	}
-	if most <= 0 {
+	if most < least {
 		most = 1
 	}
-	x := func(v float64) float64 { return v / most * (width - 70) }
+	x := func(v float64) float64 { return v / most * (width - 78) }
 	var b strings.Builder
 	open(&b, title, unit, row*len(bars)+4)
 	for i, r := range bars {
@@ -120,11 +120,14 @@ func tick(most float64) float64 {
 	return step
 }
 
-// number writes three digits. Below a millionth a figure is rounding.
+// least is the least figure that is not rounding.
+const least = 1e-6
+
+// number writes three digits.
 func number(v float64) string {
 	decimals := 0
 	switch {
-	case v < 1e-6:
+	case v < least:
 		return "0"
 	case v < 1000:
 		decimals = 2 - int(math.Floor(math.Log10(v)))

@@ -6,6 +6,8 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -39,6 +41,26 @@ func TestChartsAreWellFormed(t *testing.T) {
 	page := Page(evil, evil, evil, Legend([]Line{{Name: "a"}}))
 	if strings.Contains(page, "<b>") || strings.Contains(page, "http") {
 		t.Error("the page holds a name as it is, or loads something")
+	}
+}
+
+// Text stays within its chart, whatever the figures: a digit of DejaVu Sans, a wide font, takes
+// 7.4 units.
+func TestBarsFit(t *testing.T) {
+	texts := regexp.MustCompile(`<text x="([\d.]+)" y="\d+">([^<]*)</text>`)
+	for _, v := range []float64{0, 1e-13, 0.00001612, 0.000999, 0.0338, 5.67, 184.03, 12345678} {
+		list := texts.FindAllStringSubmatch(Bars("GPUs held", "GPU hours", []Bar{{"first-fit, 12 of 12", v, v, v}}), -1)
+		if len(list) != 2 {
+			t.Fatalf("%g: %q", v, list)
+		}
+		for _, text := range list {
+			if x, err := strconv.ParseFloat(text[1], 64); err != nil || x+7.4*float64(len(text[2])) > width {
+				t.Errorf("%g: %s begins at %g, %v", v, text[2], x, err)
+			}
+		}
+	}
+	if none := Bars("Mean wait", "minutes", []Bar{{"x", 1e-13, 0, 2e-13}}); !strings.Contains(none, ` width="0.0"`) {
+		t.Errorf("a bar of rounding: %s", none)
 	}
 }
 
