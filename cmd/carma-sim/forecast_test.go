@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"carma/cmd/internal/cli"
 	"carma/db"
@@ -193,41 +194,119 @@ func BenchmarkForecast(b *testing.B) {
 	}
 }
 
-// Of records in slurmdbd the GPUs are those that jobs had, and their memory is the record's.
-func TestForecastFromSlurmdbd(t *testing.T) {
-	time.Local = time.UTC
+// slurmdbd is a carma.toml whose sacct prints these records, and the names of their jobs.
+func slurmdbd(t *testing.T, list []db.Attempt) (config string) {
+	t.Helper()
 	dir := t.TempDir()
-	begin := time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC)
 	var jobs, names string
-	for id := uint32(1); id <= 3; id++ {
-		f := figure.Figures{PeakMiB: 4000, MeanMiB: 3600, SMActPct: 30, SMActMax: 50, SMActFrom: figure.SourceDCGM,
-			EnergyJ: 4e5, LeaseS: 3600, HeldS: 3600, AloneS: 3600}
-		start := begin.Add(time.Duration(id) * time.Hour)
-		text, err := db.MergeComment(id, db.Comment{}, []db.Attempt{{Cluster: "east", JobID: id, Node: "n1", UID: 1001,
-			User: "secret", Partition: "gpu", Submit: start, Start: start, End: start.Add(time.Hour), State: "COMPLETED",
-			Mode: "exclusive", Method: "none", FullMiB: 40536,
-			GPUs: []db.AttemptGPU{{UUID: fmt.Sprintf("GPU-%d", id%2), Figures: f}}}})
+	for _, a := range list {
+		text, err := db.MergeComment(a.JobID, db.Comment{}, []db.Attempt{a})
 		if err != nil {
 			t.Fatal(err)
 		}
-		jobs += strings.Join([]string{"east", fmt.Sprint(id), fmt.Sprint(id), "1001", "secret", "gpu", "COMPLETED",
-			"1767600000", text}, "\x1f") + "\n"
-		names += strings.Join([]string{"east", fmt.Sprint(id), "ml", "train"}, "\x1f") + "\n"
+		id := fmt.Sprint(a.JobID)
+		jobs += strings.Join([]string{a.Cluster, id, id, fmt.Sprint(a.UID), a.User, a.Partition, a.State, "1767600000", text},
+			"\x1f") + "\n"
+		names += strings.Join([]string{a.Cluster, id, a.Account, a.Name}, "\x1f") + "\n"
 	}
 	sacct := `#!/bin/sh
 for a; do case $a in --delimiter=*) sep=${a#*=};; --format=*AdminComment) file=jobs;; --format=*) file=names;; esac; done
 sed "s/\x1f/$sep/g; s/\$/$sep/" '` + dir + `'/$file
 `
-	config := filepath.Join(dir, "carma.toml")
 	for name, content := range map[string]string{"jobs": jobs, "names": names, "sacct": sacct,
 		"carma.toml": "[slurm]\nbin_dir = \"" + dir + "\"\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return filepath.Join(dir, "carma.toml")
+}
+
+// anHour is a job of one hour on a GPU.
+func anHour(id uint32) db.Attempt {
+	start := time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC).Add(time.Duration(id) * time.Hour)
+	return db.Attempt{Cluster: "east", JobID: id, Node: "n1", UID: 1001, User: "secret", Account: "thesis", Name: "train",
+		Partition: "gpu", Submit: start, Start: start, End: start.Add(time.Hour), State: "COMPLETED", Mode: "exclusive",
+		Method: "none", FullMiB: 40536,
+		GPUs: []db.AttemptGPU{{UUID: fmt.Sprintf("GPU-%d", id%2), Figures: figure.Figures{PeakMiB: 4000, MeanMiB: 3600,
+			SMActPct: 30, SMActMax: 50, SMActFrom: figure.SourceDCGM, EnergyJ: 4e5, LeaseS: 3600, HeldS: 3600,
+			AloneS: 3600}}}}
+}
+
+// Of records in slurmdbd the GPUs are those that jobs had, and their memory is the record's.
+func TestForecastFromSlurmdbd(t *testing.T) {
+	time.Local = time.UTC
+	config := slurmdbd(t, []db.Attempt{anHour(1), anHour(2), anHour(3)})
 	got := output(t, "forecast", "--from", "slurmdbd", "--config", config, "-S", "2026-01-01", "--repeats", "1")
 	if !strings.HasPrefix(got, "3 jobs ran from 2026-01-05 09:00 to 2026-01-05 12:00 on 1 node with 2 GPUs.\n") ||
 		!strings.Contains(got, "the first run of each of 1 new script has whole GPUs") {
 		t.Errorf("got\n%s", got)
+	}
+}
+
+// Texts of a record neither end a tag nor steer a terminal; users, accounts and names of jobs
+// are not shown at all.
+func TestForecastOfHostileTexts(t *testing.T) {
+	t.Setenv("CARMA_CONF", "")
+	const evil = "<script>a&\"'\x1b[31m\u009b\xff\a\r\u202e\u200b|%s"
+	path := filepath.Join(t.TempDir(), "carma.db")
+	d, err := db.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []db.Attempt
+	for id := uint32(1); id <= 4; id++ {
+		a := anHour(id)
+		for _, text := range []*string{&a.Cluster, &a.Node, &a.User, &a.Account, &a.Name, &a.Partition, &a.State, &a.Method,
+			&a.Key, &a.ArrayTask, &a.OOM, &a.OOMNote, &a.RequeuedTo, &a.GPUs[0].UUID, &a.GPUs[0].Model} {
+			*text += evil
+		}
+		if a.Mode += evil; id == 4 { // two pools: their partitions are named
+			a.Partition, a.Node = "b"+a.Partition, "b"+a.Node
+		}
+		list = append(list, a)
+	}
+	if err := d.PutAll(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	meters := []db.Meter{{UUID: "GPU-9" + evil, Node: "n9" + evil, Model: evil, TotalMiB: 40536, At: list[3].End}}
+	if err := d.AddSamples(t.Context(), nil, meters); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	for i := range list { // sacct's lines end at \r, too
+		list[i].Cluster, list[i].State = "east", "COMPLETED"
+	}
+	check := func(what, text string, bad ...string) {
+		t.Helper()
+		if !utf8.ValidString(text) {
+			t.Errorf("%s is not UTF-8", what)
+		}
+		for _, bad := range append(bad, "\x1b", "\u009b", "\a", "\r", "\u202e", "\u200b", "secret", "train", "thesis") {
+			if strings.Contains(text, bad) {
+				t.Errorf("%s has %q:\n%s", what, bad, text)
+			}
+		}
+	}
+	for _, source := range [][]string{{"--db", path}, {"--from", "slurmdbd", "--config", slurmdbd(t, list)}} {
+		args := slices.Concat([]string{"forecast", "-S", "2026-01-01", "--repeats", "1"}, source)
+		page := filepath.Join(t.TempDir(), "page.html")
+		text := output(t, append(args, "--html", page)...)
+		if !strings.Contains(text, "partition gpu<script>a&") {
+			t.Errorf("no name of a partition:\n%s", text)
+		}
+		check("text", text)
+		check("JSON", output(t, append(args, "--json")...), "<script")
+		check("parsable", output(t, append(args, "-P")...), "<script")
+		html, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("the page", strings.Replace(string(html), "<html", "", 1), "<script", "a&\"")
+		for _, wrong := range [][]string{{"--nodes", "3"}, {"--gpu-mem", "2G"}, {"-S", "2030-01-01"}} {
+			if err := execute(append(args, wrong...), &bytes.Buffer{}); err != nil {
+				check(strings.Join(wrong, " "), err.Error())
+			}
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"carma/db"
+	"carma/slurmbridge/usertext"
 )
 
 // Size is the size of like nodes. On the command line 0 means: as the records say.
@@ -41,7 +42,7 @@ func (r *Records) nodes(meters []db.Meter, size Size) (map[string]*node, error) 
 		if m.At.Before(r.From) && slices.ContainsFunc(meters, newer) {
 			continue
 		}
-		n := of(m.Node)
+		n := of(usertext.Clean(m.Node)) // as in records
 		n.GPUs, n.GPUMemMiB = n.GPUs+1, max(n.GPUMemMiB, m.TotalMiB)
 	}
 	used := map[string]map[string]bool{} // UUIDs of nodes without meters

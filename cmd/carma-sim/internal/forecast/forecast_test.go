@@ -171,6 +171,25 @@ func TestNothing(t *testing.T) {
 	}
 }
 
+// The node of a meter is as that of a record, whose texts are clean.
+func TestHostileNode(t *testing.T) {
+	a := record(1, 0, 10, 110, "a")
+	a.Node, a.FullMiB = "n?[31m", 0
+	var r Records
+	r.Add([]db.Attempt{a})
+	_, err := r.Plan([]db.Meter{{Node: "n\x1b[31m", At: at(50)}}, Size{}, model.Default())
+	if err == nil || !strings.Contains(err.Error(), "memory the GPUs of node n?[31m have; give --gpu-mem") {
+		t.Errorf("%q", err)
+	}
+	p, err := r.Plan([]db.Meter{{Node: "n\x1b[31m", TotalMiB: 40536, At: at(50)}}, Size{}, model.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := describe(p); got != "gpu: 1x1x40536 1@0+100/1 40% 9000-10000MiB\n" || p.Unknown.IdleNodes > 0 {
+		t.Errorf("got %s%+v", got, p.Unknown)
+	}
+}
+
 // Three runs of one script on one GPU, worked out by hand: alone one after the other; with
 // sharing the first teaches the others, which then run side by side, each at rate U/sum(u) =
 // (1-0.6*0.6)/0.8 = 0.8.
