@@ -178,9 +178,9 @@ func soakBeside(t *testing.T, hostile bool, length time.Duration) honest {
 			t.Logf("honest job %s: %q, %s\n%s", id, s.state[id], text, c.hookLog(id))
 		}
 	}
-	if hostile { // each attack has run
+	if hostile { // each attack with GPUs has run; a job without has no record
 		names := c.sh("", "carma-report --json")
-		for _, name := range []string{"cpu", "work", "fake", "stop", "faults", "keeps", "again", "more"} {
+		for _, name := range []string{"work", "fake", "stop", "faults", "keeps", "again", "more"} {
 			if !strings.Contains(names, `"name": "`+name+`"`) {
 				t.Errorf("no job %s ran", name)
 			}
