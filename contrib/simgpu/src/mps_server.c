@@ -78,15 +78,15 @@ static void handle_fault(struct sim *sim)
 			server_log(log, "status of client {%d, 1} is INACTIVE", p->pid);
 	}
 	/* The client whose kernels faulted has gone, and was the only one. */
-	if (!clients && (log = open_log()) != NULL)
+	if (!clients && self->faulted == SIM_FAULT_UNTOLD && (log = open_log()) != NULL)
 		server_log(log, "Server is handling a fatal GPU error.");
 	if (log != NULL)
 		fclose(log);
 	struct sim_snap *s = sim_begin(sim);
 	struct sim_proc *me = snap_by_pid(s, getpid());
 
-	if (!clients && me != NULL)
-		me->faulted = 0;
+	if (me != NULL)
+		me->faulted = clients;
 
 	for (uint32_t i = 0; i < s->procs; i++)
 		if (snap_is_mps_client(&s->proc[i]) && s->proc[i].server == getpid() && s->proc[i].stop == SIM_RUN)

@@ -133,10 +133,9 @@ void snap_remove(struct sim_snap *s, uint32_t i)
 	if (faulted != NULL) {
 		struct sim_gpu *gpu = &s->gpu[s->unit[s->proc[i].use[0].unit].gpu];
 
-		faulted->faulted = 1;
+		faulted->faulted = SIM_FAULT_UNTOLD;
 		gpu->xid[gpu->xids++ % SIM_XIDS] = XID_MMU_FAULT;
 	}
-	int fresh = faulted == NULL ? 0 : faulted->pid;
 
 	s->proc[i] = s->proc[--s->procs];
 	for (uint32_t k = 0; k < s->procs; k++) {
@@ -152,7 +151,7 @@ void snap_remove(struct sim_snap *s, uint32_t i)
 
 		for (uint32_t j = 0; p->faulted && j < s->procs; j++)
 			clients |= snap_is_mps_client(&s->proc[j]) && s->proc[j].server == p->pid;
-		if (!clients && p->pid != fresh)
+		if (!clients && p->faulted != SIM_FAULT_UNTOLD)
 			p->faulted = 0;
 	}
 }

@@ -38,6 +38,9 @@ enum sim_fault {
 /* What nvmlDeviceGetRemappedRows tells. */
 enum sim_rows { SIM_ROWS_OK, SIM_ROWS_PENDING, SIM_ROWS_FAILED };
 
+/* A server whose client left a fault behind, and that has not logged the fault: not over when no client is left. */
+#define SIM_FAULT_UNTOLD 2
+
 #define SIM_XIDS 8 /* that wait for readers of events */
 
 /* NVML's numbers for the compute mode. */
@@ -59,7 +62,7 @@ struct sim_proc {
 	uint32_t kind;
 	uint32_t stop;
 	int32_t server;	   /* pid of its MPS server, 0 for none; a server names itself */
-	uint32_t faulted;  /* MPS server only: in state FAULT */
+	uint32_t faulted;  /* MPS server only: in state FAULT; see SIM_FAULT_UNTOLD */
 	uint32_t limit_pct; /* CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in force, 100 without */
 	double demand;	   /* SM activity when alone, 0 to 1, before limit_pct */
 	double work;	   /* GPU-alone seconds done */
