@@ -25,6 +25,7 @@ type Lately struct {
 type Happened struct {
 	Requeues map[string]int       // of the user, by the partition that the jobs were requeued to; nil: not known
 	Ended    map[uint32]time.Time // by job
+	Notes    map[uint32]string    // of the jobs that ended, where they have one
 	UsedMiB  map[string][]int64   // most of each sample, by GPU, the newest first
 }
 
@@ -33,7 +34,8 @@ const countRequeues = "SELECT requeued_to, count(*) FROM attempt WHERE uid=? AND
 
 // Lately tells what has happened on the node, by keys and indices alone.
 func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
-	h := Happened{Requeues: map[string]int{}, Ended: map[uint32]time.Time{}, UsedMiB: map[string][]int64{}}
+	h := Happened{Requeues: map[string]int{}, Ended: map[uint32]time.Time{}, Notes: map[uint32]string{},
+		UsedMiB: map[string][]int64{}}
 	found, err := d.sql.QueryContext(ctx, countRequeues, q.UID, q.Hour.UnixMilli())
 	_, err = rows.All(found, err, fmt.Sprint("count requeues of uid ", q.UID), func(_ *struct{}, scan rows.Scan) error {
 		var to string
@@ -45,13 +47,14 @@ func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 	if err != nil {
 		return Happened{}, explain(err)
 	}
-	found, err = d.sql.QueryContext(ctx, "SELECT job_id, end_ms FROM attempt WHERE job_id IN ("+JoinIDs(q.Neighbours)+
-		") AND end_ms>=?", q.Ended.UnixMilli())
+	found, err = d.sql.QueryContext(ctx, "SELECT job_id, end_ms, coalesce(oom_note, '') FROM attempt WHERE job_id IN ("+
+		JoinIDs(q.Neighbours)+") AND end_ms>=?", q.Ended.UnixMilli())
 	_, err = rows.All(found, err, "read ends of co-located jobs", func(_ *struct{}, scan rows.Scan) error {
 		var job uint32
 		var ms int64
-		err := scan(&job, &ms)
-		h.Ended[job] = time.UnixMilli(ms)
+		var note string
+		err := scan(&job, &ms, &note)
+		h.Ended[job], h.Notes[job] = time.UnixMilli(ms), note
 		return err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@
 package db
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,7 @@ func TestLately(t *testing.T) {
 	put := func(id, uid uint32, ago time.Duration, to string) {
 		t.Helper()
 		a := Attempt{JobID: id, UID: uid, Node: "n1", RequeuedTo: to, Start: now.Add(-ago - time.Minute), End: now.Add(-ago),
-			State: "FAILED"}
+			State: "FAILED", OOMNote: fmt.Sprint("note ", id)}
 		if err := d.Put(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
@@ -44,6 +45,7 @@ func TestLately(t *testing.T) {
 		Ended: now.Add(-30 * time.Second), UUIDs: []string{"GPU-0", "GPU-1"}, Started: now.Add(-time.Hour), Now: now})
 	used := []int64{9000, 4000, 200, 100, 60}
 	if err != nil || !maps.Equal(got.Requeues, map[string]int{"gpu": 2, "ex": 1}) || len(got.Ended) != 1 ||
+		got.Notes[6] != "note 6" ||
 		!got.Ended[6].Equal(now.Add(-4*time.Second)) || !slices.Equal(got.UsedMiB["GPU-0"], used) ||
 		len(got.UsedMiB["GPU-1"]) != 0 {
 		t.Errorf("%+v, %v", got, err)

@@ -138,7 +138,7 @@ const soon = time.Minute
 // countFailure tells the ledger what the end of a job says of its GPUs: they may be
 // broken, or they work. Most ends say neither.
 func (ep *epilog) countFailure(ctx context.Context, v verdict) {
-	failed := v.gpuFault && ep.held.Fault == "" && ep.held.Age < soon
+	failed := v.gpuFault && v.because == "" && ep.held.Fault == "" && ep.held.Age < soon
 	var uuids []string
 	for _, g := range ep.held.GPUs {
 		if failed || g.Seen && (!ep.hook.Exit.Failed() || ep.held.Age >= soon) {

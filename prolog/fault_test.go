@@ -14,6 +14,7 @@ import (
 	"carma/prolog/oomscan"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -89,38 +90,57 @@ func TestEpilogOfAServerFault(t *testing.T) {
 // its own partition: the lease of the other one may have gone before the log told the fault, and a job that has just
 // come has no client by then. It was seen on an H200: "CUDA error: CUDA-capable device(s) is/are busy or unavailable".
 func TestEpilogBesideAnEnd(t *testing.T) {
-	const ended = "job 8 ended on its GPU 4 s before it failed"
-	lately := map[uint32]time.Time{8: time.Now().Add(-4 * time.Second)}
+	const withoutMPS = "without MPS"
+	const ended, faulted = "job 8 ended on its GPU 0 s before it failed", "its MPS server has faulted"
 	for name, c := range map[string]struct {
 		logged bool
 		kind   oomscan.Kind
-		ended  map[uint32]time.Time
 		change func(*world, *jobenv.Hook)
 		to     string
 		note   string
 	}{
-		"the log tells it":         {true, "", lately, nil, "gpu", "its MPS server has faulted; " + ended},
-		"the text tells it":        {false, oomscan.MPS, lately, nil, "gpu", "ended or not served by MPS; " + ended},
-		"an illegal access, too":   {false, oomscan.GPUFault, lately, nil, "gpu", "fault of a program on the GPU; " + ended},
-		"nobody ended":             {true, oomscan.GPUFault, nil, nil, "", "its MPS server has faulted"},
-		"its own error":            {false, "", lately, nil, "", ended + "; nothing shows that it ran out of memory itself"},
-		"out of the node's memory": {false, oomscan.HostMemory, lately, nil, "", "out of the node's memory"},
-		"cancelled": {true, oomscan.GPUFault, lately, func(_ *world, h *jobenv.Hook) {
+		"the log tells it":       {true, "", nil, "gpu", faulted + "; " + ended},
+		"the text tells it":      {false, oomscan.MPS, nil, "gpu", "ended or not served by MPS; " + ended},
+		"an illegal access, too": {false, oomscan.GPUFault, nil, "gpu", "fault of a program on the GPU; " + ended},
+		"nobody ended": {true, oomscan.GPUFault, func(w *world, _ *jobenv.Hook) { w.records.past.Ended = nil }, "",
+			faulted},
+		"another's end by the fault": {true, oomscan.GPUFault, func(w *world, _ *jobenv.Hook) {
+			w.records.past.Notes = map[uint32]string{8: faulted + "; more"}
+		}, "", faulted},
+		"its own error":            {false, "", nil, "", ended + "; nothing shows that it ran out of memory itself"},
+		"out of the node's memory": {true, oomscan.HostMemory, nil, "", faulted},
+		"another error was the last": {true, "", func(w *world, _ *jobenv.Hook) { w.stderr.OtherEnd = true }, "",
+			faulted},
+		"cancelled": {true, oomscan.GPUFault, func(_ *world, h *jobenv.Hook) {
 			h.Exit = jobenv.Exit{Signal: int(syscall.SIGTERM)}
-		}, "", "its MPS server has faulted"},
-		"again": {true, "", lately, func(w *world, _ *jobenv.Hook) {
+		}, "", faulted},
+		"cancelled, and its shell says so": {true, oomscan.GPUFault, func(_ *world, h *jobenv.Hook) {
+			h.Exit = jobenv.Exit{Code: 143}
+		}, "", faulted},
+		"its time was over": {true, oomscan.GPUFault, func(w *world, _ *jobenv.Hook) {
+			w.slurm.job.Reason = jobstate.TimeLimit
+		}, "", faulted},
+		withoutMPS: {false, oomscan.GPUFault, nil, "", "fault of a program on the GPU"},
+		"the fortieth of the hour": {true, "", func(w *world, _ *jobenv.Hook) {
+			w.records.past.Requeues = map[string]int{"gpu": saidPerHour}
+		}, "", faulted + "; " + ended + "; not requeued: 40 of its user's jobs were requeued within an hour"},
+		"again": {true, "", func(w *world, _ *jobenv.Hook) {
 			w.slurm.words.AdminComment = `carma-retry={"reason":"mps-fault","from":"gpu"}`
-		}, "", "its MPS server has faulted; " + ended + "; it was requeued for that before"},
+		}, "", faulted + "; " + ended + "; it was requeued for that before"},
 	} {
 		w := newWorld(t)
+		w.Thresholds.Streams = name == withoutMPS
 		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 		w.prolog(t, hook(7))
 		l := w.leases(t)[0]
 		if err := w.book.Measure(t.Context(), idle(2), []lease.Usage{{Job: l.Job, UUID: l.UUID, Present: true}}); err != nil {
 			t.Fatal(err)
 		}
-		w.follow(t, l)
-		w.logged, w.stderr.Kind, w.records.past.Ended = c.logged, c.kind, c.ended
+		if name != withoutMPS {
+			w.follow(t, l)
+		}
+		w.logged, w.stderr.Kind = c.logged, c.kind
+		w.records.past.Ended = map[uint32]time.Time{8: time.Now().Add(time.Hour)} // as soon as can be, on any machine
 		w.neighbours = []uint32{8}
 		h := failed(hook(7))
 		if c.change != nil {

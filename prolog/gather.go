@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -133,10 +134,12 @@ func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, 
 	return ""
 }
 
-// endedBeside names a co-located job that ended within seconds of the end; empty: none is known.
-func endedBeside(held lease.Held, past db.Happened, now time.Time) string {
+// endedBeside names a co-located job that ended within seconds of the end; empty: none is known. Not a job with one
+// of the notes.
+func endedBeside(held lease.Held, past db.Happened, now time.Time, notes ...string) string {
 	for _, id := range held.Neighbours {
-		if at, ok := past.Ended[id]; ok {
+		with := func(note string) bool { return strings.HasPrefix(past.Notes[id], note) }
+		if at, ok := past.Ended[id]; ok && !slices.ContainsFunc(notes, with) {
 			return fmt.Sprintf("job %d ended on its GPU %d s before", id, wholeSeconds(now.Sub(at)))
 		}
 	}
@@ -156,12 +159,17 @@ func noteOf(r userfile.Reply) string {
 	case r.Kind == oomscan.HostMemory:
 		return "out of the node's memory"
 	case r.Kind == oomscan.MPS:
-		return "ended or not served by MPS"
+		return endedByMPS
 	case r.Kind == oomscan.GPUFault:
-		return "fault of a program on the GPU"
+		return faultOnGPU
 	}
 	return ""
 }
+
+const (
+	endedByMPS = "ended or not served by MPS"
+	faultOnGPU = "fault of a program on the GPU"
+)
 
 // unread says what to do about an unreadable stderr.
 var unread = map[userfile.State]string{

@@ -179,12 +179,9 @@ func (ep *epilog) notRequeued(ctx context.Context, v verdict, err error) {
 // with driver 580, after SIGTERM, SIGKILL and exit alike (contrib/gpucheck/data). The job that ended may have no lease
 // any more when the log tells the fault, and the log then names one job alone.
 func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply, past db.Happened) verdict {
-	ended := ""
-	if ep.held.Fault == lease.FaultedMPS || ep.held.Fault == "" && ofGPU(r) {
-		ended = endedBeside(ep.held, past, time.Now())
-	}
+	ended := ep.endBefore(r, past)
 	switch {
-	case ep.hook.Exit.Cancelled(): // nobody wants it back
+	case ep.hook.Exit.Stopped(), v.job.Reason == jobstate.TimeLimit: // nobody wants it back
 		return v
 	case ep.held.Victim:
 		v.note = ep.held.Fault
@@ -205,6 +202,9 @@ func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply
 	full := ""
 	if ep.held.Victim {
 		full = ep.full(past)
+	} else if many := within(past, ep.hook.Partition, saidPerHour, "requeued"); many != "" {
+		v.note += "; not requeued: " + many
+		return v
 	}
 	v.proven = ep.held.Victim && full == ""
 	to, alone, err := ep.recover(ctx, v)
@@ -218,9 +218,15 @@ func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply
 	return v
 }
 
-// ofGPU tells whether a text is of a fault on the GPU or of its MPS server.
-func ofGPU(r userfile.Reply) bool {
-	return r.State == userfile.StateOK && (r.Kind == oomscan.GPUFault || r.Kind == oomscan.MPS)
+// endBefore names the co-located client of the same MPS daemon whose end may have brought the job's fault; empty:
+// there is none, or nothing tells a fault. A job that failed by the fault itself is no cause of the fault.
+func (ep *epilog) endBefore(r userfile.Reply, past db.Happened) string {
+	said := r.State == userfile.StateOK && (r.Kind == oomscan.GPUFault || r.Kind == oomscan.MPS)
+	logged := ep.held.Fault == lease.FaultedMPS && r.Kind != oomscan.HostMemory && !r.OtherEnd
+	if len(ep.held.GPUs) == 0 || ep.held.GPUs[0].Daemon == "" || !logged && (!said || ep.held.Fault != "") {
+		return ""
+	}
+	return endedBeside(ep.held, past, time.Now(), lease.FaultedMPS, endedByMPS, faultOnGPU)
 }
 
 // nameOf asks for the job's name if the name of its output may hold it (%x).

@@ -209,6 +209,8 @@ var others = []message{
 	{"mps", "CUDA runtime", MPS, "mps client failed to connect", "", nil},
 	{"mps", "CUDA runtime", MPS, "between the mps server and the mps client failed", "", nil},
 	{"mps", "CUDA runtime", MPS, "cuda-capable device(s) is/are busy or unavailable", "", nil},
+	{"mps", "CUDA runtime", MPS, "cudaerrordevicesunavailable", "", nil},
+	{"gpu-fault", "programs that print CUDA's number", GPUFault, "cuda error 700", "", nil},
 	{"gpu-fault", "CUDA runtime", GPUFault, "an illegal memory access was encountered", "", nil},
 	{"gpu-fault", "CUDA driver", GPUFault, "cuda_error_illegal_address", "", nil},
 	{"gpu-fault", "CUDA runtime", GPUFault, "device-side assert triggered", "", nil},

@@ -52,6 +52,12 @@ func (e Exit) Cancelled() bool {
 	return e.Code == 0 && (e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL))
 }
 
+// Stopped tells whether the job, or a shell that tells so, ended by such a signal.
+func (e Exit) Stopped() bool {
+	const ofShell = 128
+	return e.Cancelled() || e.Code == ofShell+int(syscall.SIGTERM) || e.Code == ofShell+int(syscall.SIGKILL)
+}
+
 // FromEnv reads a Prolog's or Epilog's environment. An error means that slurmd
 // did not call the hook.
 func FromEnv(get Getenv) (Hook, error) {
