@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"math"
 	"strings"
 	"time"
 )
@@ -22,9 +21,17 @@ type Drawing struct {
 
 // colours holds for drawings and pages alike.
 const colours = `.d-text{fill:#222;font:13px sans-serif}.d-axis{stroke:#999;stroke-width:1}` +
-	`.d-a{fill:#3b6fb6}.d-b{fill:#c9d7ea}.d-c{fill:#d9822b}.d-line{fill:none;stroke:#3b6fb6;stroke-width:1.5}` +
+	`.d-a{fill:#3b6fb6}.d-b{fill:#c9d7ea}.d-c{fill:#d9822b}.d-line{fill:none;stroke:#3b6fb6;stroke-width:1.5;` +
+	`vector-effect:non-scaling-stroke}.d-grid{stroke:#eee}.d-size{stroke:#555;stroke-dasharray:2 3}` +
+	`.d-book{fill:#dfe8f4;stroke:#a9bedb;vector-effect:non-scaling-stroke}.d-job{fill:#c9d7ea;stroke:#3b6fb6}` +
+	`.d-bad{fill:#f7dfc6;stroke:#a85a10;stroke-width:2;stroke-dasharray:4 2}.d-mark{font-weight:bold}` +
+	`@media(max-width:699px){.d-w1{display:none}}@media(max-width:1099px){.d-w2{display:none}}` +
+	`@media(max-width:1264px){.d-w3{display:none}}` +
+	`@media(min-width:700px){.d-few{display:none}}` +
 	`@media(prefers-color-scheme:dark){.d-text{fill:#ddd}.d-axis{stroke:#666}` +
-	`.d-a{fill:#6c9fe0}.d-b{fill:#34465f}.d-c{fill:#e39a4f}.d-line{stroke:#6c9fe0}}`
+	`.d-a{fill:#6c9fe0}.d-b{fill:#34465f}.d-c{fill:#e39a4f}.d-line{stroke:#6c9fe0}` +
+	`.d-grid{stroke:#2a313a}.d-size{stroke:#aaa}.d-book{fill:#26344a;stroke:#4a6286}` +
+	`.d-job{fill:#34465f;stroke:#6c9fe0}.d-bad{fill:#54371c;stroke:#e39a4f}}`
 
 // New is an empty drawing.
 func New(width, height int) *Drawing { return &Drawing{width: width, height: height} }
@@ -40,6 +47,11 @@ func (d *Drawing) text(x, y float64, anchor, s string) {
 
 // Inline is the Drawing as a part of a page.
 func (d *Drawing) Inline(title string) string {
+	if d.width == ofPage {
+		const element = `<svg class="time" style="height:%dpx" role="img" xmlns="http://www.w3.org/2000/svg">` +
+			`<title>%s</title>%s</svg>`
+		return fmt.Sprintf(element, d.height, html.EscapeString(title), d.String())
+	}
 	const element = `<svg viewBox="0 0 %d %d" role="img" xmlns="http://www.w3.org/2000/svg"><title>%s</title>%s</svg>`
 	return fmt.Sprintf(element, d.width, d.height, html.EscapeString(title), d.String())
 }
@@ -102,8 +114,7 @@ func cut(label string) string {
 	return label
 }
 
-// Chart draws figures over time on a scale from 0 to most. A gap in the samples is
-// a gap in the line.
+// Chart draws figures over time on a scale from 0 to most.
 func (d *Drawing) Chart(top, height float64, title string, from, to time.Time, most float64, points []Point) {
 	span := max(to.Sub(from).Seconds(), 1)
 	left, room := 44.0, float64(Width-44-8)
@@ -113,23 +124,11 @@ func (d *Drawing) Chart(top, height float64, title string, from, to time.Time, m
 	fmt.Fprintf(d, `<path class="d-axis" fill="none" d="M%.1f %.1fV%.1fH%.1f"/>`, left, top, bottom, left+room)
 	d.text(left-6, top+8, "end", short(most))
 	d.text(left-6, bottom, "end", "0")
-	var path strings.Builder
-	var last time.Time
-	for _, p := range points {
-		if math.IsNaN(p.Value) {
-			continue
-		}
-		x := func(t time.Time) float64 { return left + room*min(max(t.Sub(from).Seconds()/span, 0), 1) }
-		y := bottom - height*min(max(p.Value/most, 0), 1)
-		command := "L"
-		if !p.From.Equal(last) {
-			command = "M"
-		}
-		fmt.Fprintf(&path, "%s%.1f %.1fH%.1f", command, x(p.From), y, x(p.To))
-		last = p.To
-	}
-	if path.Len() > 0 {
-		fmt.Fprintf(d, `<path class="d-line" d="%s"/>`, path.String())
+	line := path(points,
+		func(t time.Time) float64 { return left + room*min(max(t.Sub(from).Seconds()/span, 0), 1) },
+		func(v float64) float64 { return bottom - height*min(max(v/most, 0), 1) })
+	if line != "" {
+		fmt.Fprintf(d, `<path class="d-line" d="%s"/>`, line)
 	}
 }
 
@@ -137,12 +136,6 @@ func (d *Drawing) Chart(top, height float64, title string, from, to time.Time, m
 func (d *Drawing) Span(top float64, from, to string) {
 	d.text(44, top+12, "start", from)
 	d.text(Width-8, top+12, "end", to)
-}
-
-// Point is a figure over a while.
-type Point struct {
-	From, To time.Time
-	Value    float64
 }
 
 func short(v float64) string {

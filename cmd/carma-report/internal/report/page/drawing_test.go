@@ -18,7 +18,10 @@ func TestChartHasGaps(t *testing.T) {
 	}{
 		"none":    {nil, 0},
 		"joined":  {[]Point{{at(0), at(10), 1}, {at(10), at(20), 2}}, 1},
-		"a gap":   {[]Point{{at(0), at(10), 1}, {at(15), at(20), 2}}, 2},
+		"late":    {[]Point{{at(0), at(10), 1}, {at(11), at(20), 2}}, 1},
+		"one out": {[]Point{{at(0), at(5), 1}, {at(10), at(15), 2}}, 1},
+		"a gap":   {[]Point{{at(0), at(5), 1}, {at(11), at(16), 2}}, 2},
+		"thinned": {[]Point{{at(0), at(20), 1}, {at(30), at(35), 2}}, 1},
 		"unknown": {[]Point{{at(0), at(10), 1}, {at(10), at(20), math.NaN()}, {at(20), at(30), 1}}, 2},
 	} {
 		d := New(Width, 100)

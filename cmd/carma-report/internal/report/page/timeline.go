@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"html"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Timeline is a Drawing over time, with its x in percent: as wide as there is room for on a
+// page, with texts of the same size everywhere.
+type Timeline struct {
+	*Drawing
+	from, to time.Time // in the zone of its ticks
+	top      int
+}
+
+// Heights in a Timeline.
+const (
+	titleHeight = 18
+	plotHeight  = 60
+	rowHeight   = 18
+	axisHeight  = 30
+)
+
+// ofPage is the width of a Drawing that takes the room on a page.
+const ofPage = 0
+
+// columns is the width of a plot in its own units; no screen has many more pixels.
+const columns = 1000
+
+// NewTimeline is an empty Timeline; without a width it takes the room on a page.
+func NewTimeline(from, to time.Time, width int) *Timeline {
+	return &Timeline{Drawing: New(width, BarStep), from: from, to: to}
+}
+
+// part is where in the time t is, from 0 to 1.
+func (t *Timeline) part(at time.Time) float64 {
+	span := max(t.to.Sub(t.from).Seconds(), 1e-3)
+	return min(max(at.Sub(t.from).Seconds()/span, 0), 1)
+}
+
+// fits is the class of a text that is shown where the drawing has so many pixels.
+func (t *Timeline) fits(pixels float64) (class string, ever bool) {
+	if t.width != ofPage {
+		return "d-text", pixels <= float64(t.width)
+	}
+	// The windows of the classes, in colours, are 36 px wider: margins and a scroll bar.
+	for i, width := range [...]float64{320, 664, 1064, 1214} {
+		if pixels <= width {
+			return fmt.Sprintf("d-text d-w%d", i), true
+		}
+	}
+	return "", false
+}
+
+func (t *Timeline) label(class, anchor string, part float64, y int, s string) {
+	const element = `<text class="%s" x="%.2f%%" y="%d" text-anchor="%s">%s</text>`
+	fmt.Fprintf(t, element, class, 100*part, y, anchor, html.EscapeString(s))
+}
+
+func (t *Timeline) rule(class string, y float64) {
+	fmt.Fprintf(t, `<line class="%s" x1="0" x2="100%%" y1="%.1f" y2="%.1f"/>`, class, y, y)
+}
+
+// Grid draws the ticks of what is drawn next in so many plots and rows of jobs.
+func (t *Timeline) Grid(plots, rows int) {
+	t.height = t.top + plots*(titleHeight+plotHeight) + titleHeight + rows*rowHeight + axisHeight
+	draw := func(class string, most int) {
+		for _, k := range ticks(t.from, t.to, most) {
+			x, anchor := t.part(k.at), "middle"
+			switch {
+			case x < 0.07:
+				anchor = "start"
+			case x > 0.93:
+				anchor = "end"
+			}
+			fmt.Fprintf(t, `<line class="d-grid %s" x1="%.2f%%" x2="%.2f%%" y1="%d" y2="%d"/>`, class, 100*x, 100*x,
+				t.top+titleHeight, t.height-axisHeight+4)
+			t.label("d-text "+class, anchor, x, t.height-axisHeight+18, k.text)
+		}
+	}
+	if t.width != ofPage {
+		draw("", 12)
+		return
+	}
+	draw("d-few", 5)
+	draw("d-w1", 12)
+}
+
+// Plot is one figure over time.
+type Plot struct {
+	Title   string
+	Most    float64 // of the scale
+	Size    float64 // a line across; 0: none
+	Figure  string  // of the line
+	Points  []Point
+	Highest bool // what many samples in one pixel show; otherwise their mean
+	Jobs    []Job
+}
+
+// Plot draws a figure, and behind it what jobs booked.
+func (t *Timeline) Plot(p Plot) {
+	t.top += titleHeight
+	y := func(v float64) float64 { return plotHeight * (1 - min(max(v/p.Most, 0), 1)) }
+	x := func(at time.Time) float64 { return columns * t.part(at) }
+	t.label("d-text", "start", 0, t.top-4, p.Title)
+	const plot = `<svg y="%d" width="100%%" height="%d" viewBox="0 0 %d %d" preserveAspectRatio="none" ` +
+		`overflow="visible">`
+	fmt.Fprintf(t, plot, t.top, plotHeight, columns, plotHeight)
+	for _, edges := range stack(p.Jobs) {
+		var above, below strings.Builder
+		word := [...]string{"M", "L"}
+		for i, e := range edges {
+			fmt.Fprintf(&above, "%s%.1f %.1fH%.1f", word[min(i, 1)], x(e.from), y(e.high), x(e.to))
+		}
+		for _, e := range slices.Backward(edges) {
+			fmt.Fprintf(&below, "L%.1f %.1fH%.1f", x(e.to), y(e.low), x(e.from))
+		}
+		fmt.Fprintf(t, `<path class="d-book" d="%s%sZ"/>`, above.String(), below.String())
+	}
+	if line := path(thin(p.Points, t.to.Sub(t.from)/columns, p.Highest), x, y); line != "" {
+		fmt.Fprintf(t, `<path class="d-line" d="%s"/>`, line)
+	}
+	t.WriteString("</svg>")
+	t.rule("d-axis", float64(t.top+plotHeight))
+	if p.Size > 0 {
+		at := float64(t.top) + y(p.Size)
+		t.rule("d-size", at)
+		t.label("d-text", "end", 1, int(at)-4, p.Figure)
+	}
+	t.top += plotHeight
+}
+
+// Job is one run of a job on a GPU.
+type Job struct {
+	From, To    time.Time
+	Booked      float64
+	Label       string
+	Mark        string // beside the bar of a run that went wrong; empty: none
+	Title       string // shown where the pointer is
+	low, high   float64
+	begin, stop float64
+	row         int
+}
+
+// Lanes draws the runs of jobs as bars that Pack has put into rows.
+func (t *Timeline) Lanes(title string, jobs []Job, rows int) {
+	t.label("d-text", "start", 0, t.top+titleHeight-4, title)
+	t.top += titleHeight
+	for _, j := range jobs {
+		top, class := t.top+j.row*rowHeight, "d-job"
+		if j.Mark != "" {
+			class = "d-bad"
+		}
+		fmt.Fprintf(t, `<g><title>%s</title><rect class="%s" x="%.2f%%" y="%d" width="%.2f%%" height="%d"/>`,
+			html.EscapeString(j.Title), class, 100*j.begin, top+1, 100*(j.stop-j.begin), rowHeight-3)
+		if class, ever := t.fits((textWidth(j.Label) + 6) / (j.stop - j.begin)); ever && j.Label != "" {
+			t.label(class, "middle", (j.begin+j.stop)/2, top+13, j.Label)
+		}
+		switch {
+		case j.Mark != "" && j.high > j.stop:
+			t.label("d-text d-mark", "start", j.stop+0.006, top+13, j.Mark)
+		case j.Mark != "":
+			t.label("d-text d-mark", "end", j.begin-0.006, top+13, j.Mark)
+		}
+		t.WriteString("</g>")
+	}
+	t.top += rows*rowHeight + axisHeight
+}
+
+// textWidth is about how many pixels a text takes.
+func textWidth(s string) float64 {
+	const letter, wide = 7.5, 14
+	n := utf8.RuneCountInString(s)
+	narrow := n - (len(s)-n)/2 // in UTF-8 wide signs take three bytes
+	narrow = max(narrow, 0)
+	return float64(narrow)*letter + float64(n-narrow)*wide
+}
+
+// Pack puts jobs into rows in which none overlap. A bar is never too narrow to be seen,
+// and has room for its mark on one side.
+func (t *Timeline) Pack(jobs []Job) (rows int) {
+	const least, mark = 0.004, 0.11
+	for i := range jobs {
+		j := &jobs[i]
+		j.begin = min(t.part(j.From), 1-least)
+		j.stop = max(t.part(j.To), j.begin+least)
+		j.low, j.high = j.begin, j.stop
+		switch {
+		case j.Mark != "" && j.stop+mark <= 1:
+			j.high += mark
+		case j.Mark != "":
+			j.low -= mark
+		}
+	}
+	slices.SortStableFunc(jobs, func(a, b Job) int { return cmp.Compare(a.low, b.low) })
+	var ends []float64
+	for i := range jobs {
+		j := &jobs[i]
+		j.row = slices.IndexFunc(ends, func(end float64) bool { return end <= j.low })
+		if j.row < 0 {
+			j.row, ends = len(ends), append(ends, 0)
+		}
+		ends[j.row] = j.high
+	}
+	return len(ends)
+}

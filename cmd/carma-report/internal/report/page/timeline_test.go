@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+)
+
+// Rows are as few as there are jobs at once, and bars and their marks never overlap.
+func TestPack(t *testing.T) {
+	timeline := NewTimeline(after(0), after(1000), 0)
+	job := func(from, to float64, mark string) Job { return Job{From: after(from), To: after(to), Mark: mark} }
+	for name, c := range map[string]struct {
+		jobs []Job
+		want string // row: begin to end, of 1000
+		rows int
+	}{
+		"none":          {nil, "", 0},
+		"in sequence":   {[]Job{job(0, 100, ""), job(100, 200, "")}, "0:0-100 0:100-200 ", 1},
+		"together":      {[]Job{job(0, 100, ""), job(50, 150, ""), job(100, 200, "")}, "0:0-100 1:50-150 0:100-200 ", 2},
+		"out of order":  {[]Job{job(100, 200, ""), job(0, 100, "")}, "0:0-100 0:100-200 ", 1},
+		"very short":    {[]Job{job(0, 0, ""), job(2, 3, "")}, "0:0-4 1:2-6 ", 2},
+		"at the end":    {[]Job{job(1000, 1000, "")}, "0:996-1000 ", 1},
+		"from before":   {[]Job{job(-50, 10, ""), job(900, 2000, "")}, "0:0-10 0:900-1000 ", 1},
+		"a mark":        {[]Job{job(0, 100, "OOM"), job(100, 200, "")}, "0:0-210 1:100-200 ", 2},
+		"a mark before": {[]Job{job(800, 900, ""), job(950, 1000, "OOM")}, "0:800-900 1:840-1000 ", 2},
+	} {
+		got := ""
+		rows := timeline.Pack(c.jobs)
+		for _, j := range c.jobs {
+			got += fmt.Sprintf("%d:%.0f-%.0f ", j.row, 1000*j.low, 1000*j.high)
+		}
+		if got != c.want || rows != c.rows {
+			t.Errorf("%s: %d rows, %q, want %d, %q", name, rows, got, c.rows, c.want)
+		}
+	}
+	random := rand.New(rand.NewSource(1))
+	for range 100 {
+		var jobs []Job
+		for range 50 {
+			from := 1000 * random.Float64()
+			jobs = append(jobs, job(from, from+200*random.ExpFloat64(), []string{"", "OOM"}[random.Intn(2)]))
+		}
+		timeline.Pack(jobs)
+		for i, a := range jobs {
+			for _, b := range jobs[:i] {
+				if a.row == b.row && a.low < b.high && b.low < a.high {
+					t.Fatalf("%+v and %+v overlap", a, b)
+				}
+			}
+		}
+	}
+}
+
+// A label is shown from the width on at which its bar has room, or never.
+func TestLabelsFit(t *testing.T) {
+	for _, c := range []struct {
+		width int
+		bar   float64 // seconds of 1000
+		label string
+		want  string
+	}{
+		{0, 1000, "101 alice", "d-text d-w0"},
+		{0, 120, "101 alice", "d-text d-w1"},
+		{0, 70, "101 alice", "d-text d-w2"},
+		{0, 61, "101 alice", "d-text d-w3"},
+		{0, 50, "101 alice", ""},
+		{0, 61, "101 東京東京", ""}, // wide
+		{960, 80, "101 alice", "d-text"},
+		{960, 70, "101 alice", ""},
+	} {
+		timeline := NewTimeline(after(0), after(1000), c.width)
+		jobs := []Job{{From: after(0), To: after(c.bar), Label: c.label}}
+		timeline.Lanes("", jobs, timeline.Pack(jobs))
+		_, text, _ := strings.Cut(timeline.String(), "<rect")
+		got := ""
+		if _, label, ok := strings.Cut(text, `<text class="`); ok {
+			got, _, _ = strings.Cut(label, `"`)
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
