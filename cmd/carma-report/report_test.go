@@ -159,11 +159,16 @@ func TestTextsOfUsers(t *testing.T) {
 	f.LeaseS = 100
 	a := db.Attempt{JobID: 7, ArrayJobID: 7, ArrayTask: "1" + hostile, Cluster: "c" + hostile, Node: "n" + hostile,
 		Name: strings.Repeat("N", 300) + hostile, Account: "a" + hostile,
-		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile,
+		User: "u<script>" + hostile, Partition: "p" + hostile, State: "S" + hostile,
 		Mode: jobenv.Mode("m" + hostile), Method: "M" + hostile,
 		Key: "k" + hostile, OOM: "o" + hostile, OOMNote: "O" + hostile, RequeuedTo: "r" + hostile,
 		EstMiB: 1, Start: at(0), End: at(100), GPUs: []db.AttemptGPU{{UUID: "GPU-a" + hostile, Model: "model" + hostile,
-			Figures: f}}}
+			Figures: f}, {UUID: "GPU-b", Figures: f}}}
+	err = d.AddSamples(t.Context(), []db.Sample{{UUID: "GPU-b", At: at(0), Length: 10 * time.Second}},
+		[]db.Meter{{UUID: "GPU-b", TotalMiB: 40503, Node: "n1", At: at(0)}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for restart := range uint32(2) {
 		a.Restart = restart
 		if err := d.Put(t.Context(), a); err != nil {
@@ -175,7 +180,8 @@ func TestTextsOfUsers(t *testing.T) {
 	var all bytes.Buffer
 	for _, args := range [][]string{{"7"}, {"-t", "7"}, {"-o", "all"}, {"-P", "-o", "all"}, {"--csv", "-o", "all"},
 		{"--json"}, {"--html", "7"}, {"--html"}, {"--svg", "7"}, {"--svg"},
-		{"summary"}, {"summary", "--json"}, {"summary", "--html"}, {"summary", "--svg"}, {"history"}} {
+		{"summary"}, {"summary", "--json"}, {"summary", "--html"}, {"summary", "--svg"}, {"history"},
+		{"gpus", "--html"}, {"gpus", "--svg"}} {
 		var out bytes.Buffer
 		if err := run(context.Background(), append(args, "--db", path, "-S", "2020-01-01"), &out); err != nil {
 			t.Errorf("%v: %v", args, err)
@@ -191,6 +197,13 @@ func TestTextsOfUsers(t *testing.T) {
 		}
 		if slices.Contains(args, "--html") && strings.Contains(strings.ReplaceAll(out.String(), "</td>\n", ""), `</td>"`) {
 			t.Errorf("%v: HTML of a user's", args)
+		}
+		if (slices.Contains(args, "--html") || slices.Contains(args, "--svg")) &&
+			strings.Contains(out.String(), "<script") {
+			t.Errorf("%v: a user's script", args)
+		}
+		if args[0] == "gpus" && strings.Count(out.String(), "&lt;script&gt;") < 2 {
+			t.Errorf("%v: no jobs:\n%s", args, out.String())
 		}
 		fmt.Fprintf(&all, "==== %s\n%s", strings.Join(args, " "), out.Bytes())
 	}

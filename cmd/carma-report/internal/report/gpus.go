@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"carma/cmd/carma-report/internal/report/page"
 	"carma/db"
 	"carma/db/figure"
 	"carma/slurmbridge/usertext"
@@ -27,6 +28,8 @@ type gpuSeries struct {
 	EnergyJ  figure.Measured `json:"energy_j"`
 	UnownedJ figure.Measured `json:"unowned_j"` // of it, when no job held the GPU
 	Samples  []gpuSample     `json:"samples"`
+	jobs     []page.Job
+	runs     int // of jobs, with those that are left out of jobs
 }
 
 type gpuSample struct {
@@ -37,6 +40,8 @@ type gpuSample struct {
 	Watts    figure.Measured `json:"watts"`
 	Jobs     int             `json:"jobs"`
 }
+
+func (x *gpuSample) end() time.Time { return x.At.Add(time.Duration(x.LengthS * float64(time.Second))) }
 
 // gpuView is all GPUs in a time.
 type gpuView struct {
@@ -70,14 +75,20 @@ func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuVi
 // fit moves the ends of the time to where the data begins and ends.
 func (v *gpuView) fit(from, to bool) {
 	var first, last time.Time
+	take := func(begin, end time.Time) {
+		if first.IsZero() || begin.Before(first) {
+			first = begin
+		}
+		if end.After(last) {
+			last = end
+		}
+	}
 	for _, g := range v.GPUs {
 		for _, x := range g.Samples {
-			if first.IsZero() || x.At.Before(first) {
-				first = x.At
-			}
-			if end := x.At.Add(time.Duration(x.LengthS * float64(time.Second))); end.After(last) {
-				last = end
-			}
+			take(x.At, x.end())
+		}
+		for _, j := range g.jobs {
+			take(j.From, j.To)
 		}
 	}
 	if from && first.After(v.From) {

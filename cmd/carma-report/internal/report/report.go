@@ -171,8 +171,12 @@ func (r *Report) gpus(ctx context.Context, out io.Writer) error {
 		to = r.style.time.Now
 	}
 	v, err := newGPUView(ctx, r.bases, r.sel.From, to)
+	drawn := r.options.HTML || r.options.SVG
+	if err == nil && drawn {
+		err = v.addJobs(ctx, r.sources, r.sel, &r.style)
+	}
 	if err == nil {
-		v.fit(r.options.From == "", r.options.To == "")
+		v.fit(drawn || r.options.From == "", drawn || r.options.To == "")
 	}
 	switch {
 	case err != nil:

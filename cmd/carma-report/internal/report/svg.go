@@ -5,17 +5,14 @@ package report
 import (
 	"fmt"
 	"io"
-	"time"
 
 	"carma/cmd/carma-report/internal/report/page"
-	"carma/slurmbridge/slurmtime"
 	"carma/slurmbridge/usertext"
 )
 
 const (
 	chartHeight = 60
 	spanHeight  = 18
-	gpuHeight   = 3*(chartHeight+30) + spanHeight // of the charts of a GPU
 )
 
 // svg draws memory and SM activity of a job.
@@ -111,29 +108,10 @@ func (s *summary) draw(by string) *page.Drawing {
 
 // svg draws all GPUs below each other.
 func (v *gpuView) svg(w io.Writer, s *style) error {
-	d := page.New(page.Width, max(len(v.GPUs), 1)*gpuHeight+8)
-	for i, g := range v.GPUs {
-		v.draw(d, float64(4+i*gpuHeight), g, &s.time)
+	const width = 960
+	t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), width)
+	for _, g := range v.GPUs {
+		v.draw(t, g, fmt.Sprintf("%s GPU %d: ", g.Node, g.Index))
 	}
-	return d.File(w, "GPUs over time")
-}
-
-func (v *gpuView) draw(d *page.Drawing, top float64, g *gpuSeries, tf *slurmtime.Format) {
-	var smact, memory, power []page.Point
-	watts := 1.0
-	for _, s := range g.Samples {
-		to := s.At.Add(time.Duration(s.LengthS * float64(time.Second)))
-		smact = append(smact, page.Point{From: s.At, To: to, Value: float64(s.SMActPct)})
-		memory = append(memory, page.Point{From: s.At, To: to, Value: float64(s.UsedMiB) / 1024})
-		power = append(power, page.Point{From: s.At, To: to, Value: float64(s.Watts)})
-		if s.Watts.Known() {
-			watts = max(watts, float64(s.Watts))
-		}
-	}
-	name := fmt.Sprintf("%s GPU %d: ", g.Node, g.Index)
-	d.Chart(top, chartHeight, name+"SM activity, %", v.From, v.To, 100, smact)
-	d.Chart(top+chartHeight+30, chartHeight, name+"memory, GiB", v.From, v.To, max(float64(g.TotalMiB)/1024, 1),
-		memory)
-	d.Chart(top+2*(chartHeight+30), chartHeight, name+"power, W", v.From, v.To, watts, power)
-	d.Span(top+3*(chartHeight+30)-10, string(tf.Append(nil, v.From)), string(tf.Append(nil, v.To)))
+	return t.File(w, "GPUs over time")
 }

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"carma/cmd/carma-report/internal/report/page"
+	"carma/db"
+	"carma/db/figure"
+	"carma/db/source"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/usertext"
+)
+
+// mostLanes is how many runs of jobs are drawn of a GPU.
+const mostLanes = 400
+
+// addJobs gives each GPU the selected jobs that ran on it. The records are those that the
+// reader may see: others' jobs are in none of them.
+func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *selection, s *style) error {
+	gpus := map[string][]*gpuSeries{}
+	for _, g := range v.GPUs {
+		gpus[g.UUID] = append(gpus[g.UUID], g)
+	}
+	filter := sel.Filter
+	filter.From, filter.To = v.From, v.To
+	var j job
+	err := source.Scan(ctx, sources, filter, func(attempts []db.Attempt) error {
+		if j.merge(attempts); !sel.has(&j) {
+			return nil
+		}
+		for i := range attempts {
+			a := &attempts[i]
+			if !a.End.After(v.From) || !a.Start.Before(v.To) {
+				continue
+			}
+			for _, uuid := range a.Total.UUIDs {
+				for _, g := range gpus[uuid] {
+					g.jobs = append(g.jobs, lane(a, j.id(), s))
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return unavailable(err)
+	}
+	for _, g := range v.GPUs {
+		slices.SortStableFunc(g.jobs, func(a, b page.Job) int { return cmp.Compare(b.To.Sub(b.From), a.To.Sub(a.From)) })
+		g.runs = len(g.jobs)
+		g.jobs = g.jobs[:min(g.runs, mostLanes)]
+		slices.SortStableFunc(g.jobs, func(a, b page.Job) int { return a.From.Compare(b.From) })
+	}
+	return nil
+}
+
+// lane is a run of a job as a bar: a mark says without colour that it went wrong on the GPU.
+func lane(a *db.Attempt, id string, s *style) page.Job {
+	l := page.Job{From: a.Start, To: a.End, Booked: float64(a.ReserveMiB) / 1024, Label: id + " " + a.User}
+	state := a.State
+	switch {
+	case a.OOM != "" || a.State == jobstate.OutOfMemory:
+		l.Mark = "OOM"
+		state += ", out of GPU memory"
+	case a.RequeuedTo != "" || a.State == jobstate.Requeued:
+		l.Mark = "RQ"
+	}
+	if a.RequeuedTo != "" {
+		state += ", requeued to " + a.RequeuedTo
+	}
+	peak, smact := unknownText, unknownText
+	if a.Total.PeakMiB > 0 {
+		peak = usertext.GiB(a.Total.PeakMiB)
+		if len(a.Total.UUIDs) > 1 {
+			peak += fmt.Sprintf(" (highest of %d GPUs)", len(a.Total.UUIDs))
+		}
+		if a.Total.PeakHow == figure.Shared {
+			peak += " (several jobs together)"
+		}
+	}
+	if m := a.Total.SMActPct; m.Known() {
+		smact = fmt.Sprintf("%.0f %%", float64(m))
+	}
+	or := func(text string) string { return cmp.Or(text, unknownText) }
+	l.Title = strings.Join([]string{
+		"job " + id + ", run " + fmt.Sprint(a.Restart+1) + ": " + or(a.Name),
+		"user " + or(a.User) + ", partition " + or(a.Partition),
+		"booked " + usertext.GiB(a.ReserveMiB) + ", peak " + peak,
+		"SM activity " + smact,
+		or(state),
+		string(s.time.Append(nil, a.Start)) + " to " + string(s.time.Append(nil, a.End)),
+	}, "\n")
+	return l
+}
+
+// draw draws a GPU: its figures, what jobs booked of it, and the jobs.
+func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string) {
+	var smact, memory, power []page.Point
+	watts := 0.0
+	for _, x := range g.Samples {
+		p := page.Point{From: x.At, To: x.end(), Value: float64(x.SMActPct)}
+		smact = append(smact, p)
+		p.Value = float64(x.UsedMiB) / 1024
+		memory = append(memory, p)
+		p.Value = float64(x.Watts)
+		power = append(power, p)
+		if x.Watts.Known() {
+			watts = max(watts, p.Value)
+		}
+	}
+	rows := t.Pack(g.jobs)
+	t.Grid(3, rows)
+	size, peak := float64(g.TotalMiB)/1024, float64(g.PeakMiB)/1024
+	jobs, booked := fmt.Sprintf("%d runs", g.runs), ""
+	switch {
+	case g.runs == 1:
+		jobs = "1 run"
+	case g.runs > len(g.jobs):
+		booked = fmt.Sprintf(" by the %d longest runs", len(g.jobs))
+		jobs += fmt.Sprintf(", the %d longest are drawn", len(g.jobs))
+	}
+	t.Plot(page.Plot{Title: name + "SM activity: mean " + rounded(g.SMActPct, " %"), Most: 100, Size: 100,
+		Figure: "100 %", Points: smact})
+	t.Plot(page.Plot{Title: name + "Memory: peak " + usertext.GiB(g.PeakMiB) + "; pale: booked" + booked,
+		Most: max(size, peak, page.Top(g.jobs), 1), Size: size, Figure: usertext.GiB(g.TotalMiB), Points: memory,
+		Highest: true, Jobs: g.jobs})
+	t.Plot(page.Plot{Title: name + "Power: mean " + rounded(g.Watts, " W"), Most: max(watts, 1), Size: watts,
+		Figure: "highest " + rounded(figure.Measured(watts), " W"), Points: power})
+	t.Lanes(name+"Jobs: "+jobs, g.jobs, rows)
+}
+
+func rounded(m figure.Measured, unit string) string {
+	if !m.Known() {
+		return unknownText
+	}
+	return fmt.Sprintf("%.0f", float64(m)) + unit
+}

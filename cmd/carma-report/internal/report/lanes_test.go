@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"carma/db"
+	"carma/db/figure"
+	"carma/db/source"
+	"carma/slurmbridge/slurmtime"
+)
+
+func TestLane(t *testing.T) {
+	begin := time.Date(2026, 3, 9, 8, 0, 0, 0, time.UTC)
+	s := &style{time: slurmtime.Format{Now: begin, Zone: time.UTC}}
+	base := db.Attempt{User: "alice", Name: "train", Partition: "gpu", State: "COMPLETED", ReserveMiB: 8192,
+		Start: begin, End: begin.Add(time.Hour), Total: db.Total{UUIDs: []string{"GPU-a"}, PeakMiB: 6144, SMActPct: 62}}
+	const at = "\n2026-03-09T08:00:00 to 2026-03-09T09:00:00"
+	for name, c := range map[string]struct {
+		change      func(*db.Attempt)
+		mark, title string
+	}{
+		"completed": {func(*db.Attempt) {}, "",
+			"job 7, run 1: train\nuser alice, partition gpu\nbooked 8.0 GiB, peak 6.0 GiB\nSM activity 62 %\nCOMPLETED" + at},
+		"requeued": {func(a *db.Attempt) { a.State, a.OOM, a.RequeuedTo = "REQUEUED", "pytorch", "recovery" }, "OOM",
+			"job 7, run 1: train\nuser alice, partition gpu\nbooked 8.0 GiB, peak 6.0 GiB\nSM activity 62 %\n" +
+				"REQUEUED, out of GPU memory, requeued to recovery" + at},
+		"out of memory": {func(a *db.Attempt) { a.State = "OUT_OF_MEMORY" }, "OOM",
+			"job 7, run 1: train\nuser alice, partition gpu\nbooked 8.0 GiB, peak 6.0 GiB\nSM activity 62 %\n" +
+				"OUT_OF_MEMORY, out of GPU memory" + at},
+		"without OOM": {func(a *db.Attempt) { a.State, a.Restart = "REQUEUED", 1 }, "RQ",
+			"job 7, run 2: train\nuser alice, partition gpu\nbooked 8.0 GiB, peak 6.0 GiB\nSM activity 62 %\nREQUEUED" + at},
+		"two GPUs": {func(a *db.Attempt) { a.Total.UUIDs = []string{"GPU-a", "GPU-b"} }, "",
+			"job 7, run 1: train\nuser alice, partition gpu\nbooked 8.0 GiB, peak 6.0 GiB (highest of 2 GPUs)\n" +
+				"SM activity 62 %\nCOMPLETED" + at},
+		"several jobs": {func(a *db.Attempt) { a.Total.PeakHow = figure.Shared }, "",
+			"job 7, run 1: train\nuser alice, partition gpu\nbooked 8.0 GiB, peak 6.0 GiB (several jobs together)\n" +
+				"SM activity 62 %\nCOMPLETED" + at},
+		"nothing known": {func(a *db.Attempt) {
+			a.Name, a.State, a.Partition, a.Total.PeakMiB, a.Total.SMActPct = "", "", "", 0, figure.Unknown
+			a.Total.PeakHow = figure.Shared
+		}, "", "job 7, run 1: -\nuser alice, partition -\nbooked 8.0 GiB, peak -\nSM activity -\n-" + at},
+	} {
+		a := base
+		c.change(&a)
+		got := lane(&a, "7", s)
+		if got.Mark != c.mark || got.Title != c.title || got.Label != "7 alice" || got.Booked != 8 {
+			t.Errorf("%s: %s %q %v %q, want %q %q", name, got.Label, got.Mark, got.Booked, got.Title, c.mark, c.title)
+		}
+	}
+}
+
+type listed []db.Attempt
+
+func (l listed) JobIDs(context.Context) (low, high uint32, err error) { return 1, uint32(len(l)), nil }
+
+func (l listed) Scan(_ context.Context, _ db.Filter, each func([]db.Attempt) error) error {
+	return db.EachJob(l, each)
+}
+
+// Of many runs the longest are drawn, in sequence; of another GPU, another time or another
+// user none are.
+func TestLanesOfGPU(t *testing.T) {
+	begin := time.Date(2026, 3, 9, 8, 0, 0, 0, time.UTC)
+	var list listed
+	add := func(uuid, user string, from, to time.Duration) {
+		list = append(list, db.Attempt{JobID: uint32(len(list) + 1), User: user, State: "COMPLETED", Partition: "gpu",
+			Start: begin.Add(from), End: begin.Add(to), Total: db.Total{UUIDs: []string{"GPU-x", uuid}}})
+	}
+	for i := range mostLanes + 10 {
+		from := time.Duration(i) * time.Second
+		add("GPU-a", "alice", from, from+time.Duration(1+i)*time.Second)
+	}
+	add("GPU-b", "alice", 0, time.Hour)
+	add("GPU-a", "alice", -time.Hour, 0)
+	add("GPU-a", "alice", time.Hour, 2*time.Hour)
+	add("GPU-a", "bob", 0, time.Hour)
+	list[len(list)-1].Partition = "other"
+	g := &gpuSeries{UUID: "GPU-a"}
+	v := &gpuView{From: begin, To: begin.Add(time.Hour), GPUs: []*gpuSeries{g}}
+	sel := &selection{partitions: []string{"gpu"}}
+	if err := v.addJobs(t.Context(), []source.Source{list}, sel,
+		&style{time: slurmtime.Format{Zone: time.UTC}}); err != nil {
+		t.Fatal(err)
+	}
+	if g.runs != mostLanes+10 || len(g.jobs) != mostLanes {
+		t.Fatalf("%d runs, %d drawn", g.runs, len(g.jobs))
+	}
+	for i, j := range g.jobs {
+		if from := begin.Add(time.Duration(i+10) * time.Second); !j.From.Equal(from) {
+			t.Fatalf("%d: %s from %s, want %s", i, j.Label, j.From, from)
+		}
+	}
+}

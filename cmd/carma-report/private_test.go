@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"carma/db"
+	"carma/db/figure"
+)
+
+// Where records are private, a user sees the GPUs and no name, number or bar of others' jobs.
+func TestPageOfPrivateRecords(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can run carma-report as two users")
+	}
+	dir := t.TempDir()
+	for _, d := range []string{filepath.Dir(dir), dir} { // others reach the copies
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path, program := filepath.Join(dir, "carma.db"), filepath.Join(dir, "carma-report")
+	privateRecords(t, path)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(self)
+	if err == nil {
+		err = os.WriteFile(program, text, 0o755) // the test is main where it has this name
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for uid, seen := range map[uint32][]string{
+		0: {"user-1000", "4100", "job-1000", "user-1001", "4101", "job-1001"}, 1000: {"user-1000", "4100", "job-1000"},
+		1001: {"user-1001", "4101", "job-1001"}, 1002: nil,
+	} {
+		for _, format := range []string{"--html", "--svg"} {
+			c := exec.Command(program, "gpus", format, "-S", "2023-11-01", "--db", path)
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+			c.Dir, c.Stderr = dir, os.Stderr
+			out, err := c.Output()
+			if err != nil {
+				t.Fatalf("%d %s: %v", uid, format, err)
+			}
+			page := string(out)
+			if !strings.Contains(page, "n1 GPU 0") {
+				t.Errorf("%d %s: no GPU:\n%s", uid, format, page)
+			}
+			if bars := strings.Count(page, `<rect class="d-job"`); bars != len(seen)/3 {
+				t.Errorf("%d %s: %d bars, want %d", uid, format, bars, len(seen)/3)
+			}
+			if books := strings.Count(page, `<path class="d-book"`); books != len(seen)/3 {
+				t.Errorf("%d %s: %d bookings, want %d", uid, format, books, len(seen)/3)
+			}
+			for _, word := range []string{"user-1000", "4100", "job-1000", "user-1001", "4101", "job-1001"} {
+				want := strings.Contains(strings.Join(seen, " "), word)
+				if got := strings.Contains(page, word); got != want {
+					t.Errorf("%d %s: has %s: %v, want %v", uid, format, word, got, want)
+				}
+			}
+		}
+	}
+}
+
+// privateRecords writes a database of two users who shared a GPU, and publishes to each what
+// is theirs.
+func privateRecords(t *testing.T, path string) {
+	t.Helper()
+	d, err := db.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for i, uid := range []uint32{1000, 1001} {
+		f := figure.NoFigures()
+		f.LeaseS = 100
+		err := d.Put(t.Context(), db.Attempt{Cluster: "c", Node: "n1", JobID: 4100 + uint32(i), UID: uid,
+			User: fmt.Sprint("user-", uid), Name: fmt.Sprint("job-", uid), Start: at(0), End: at(100), ReserveMiB: 8192,
+			State: "COMPLETED", Mode: "shared", Neighbours: []uint32{4101 - uint32(i)},
+			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: f}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = d.AddSamples(t.Context(), []db.Sample{{UUID: "GPU-a", At: at(0), Length: 100 * time.Second, Jobs: 2}},
+		[]db.Meter{{UUID: "GPU-a", TotalMiB: 40503, Node: "n1", At: at(0)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &db.Publisher{Path: path}
+	defer p.Close()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if err := p.Publish(t.Context(), db.Readers{Private: true}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := os.Stat(filepath.Join(db.PublicDir(path), "gpus.db")) // the last to be made
+		switch {
+		case err == nil:
+			return
+		case time.Now().After(end):
+			t.Fatal(err)
+		}
+	}
+}
