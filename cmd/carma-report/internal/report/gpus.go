@@ -64,7 +64,8 @@ func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuVi
 			if err != nil {
 				return nil, unavailable(err)
 			}
-			g := &gpuSeries{UUID: m.UUID, Node: m.Node, Index: m.Index, Model: m.Model, TotalMiB: m.TotalMiB}
+			g := &gpuSeries{UUID: usertext.Clean(m.UUID), Node: usertext.Clean(m.Node), Index: m.Index,
+				Model: usertext.Clean(m.Model), TotalMiB: m.TotalMiB}
 			g.take(samples)
 			v.GPUs = append(v.GPUs, g)
 		}
