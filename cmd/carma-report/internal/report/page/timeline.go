@@ -160,13 +160,20 @@ func (t *Timeline) Lanes(title string, jobs []Job, rows int) {
 		}
 		fmt.Fprintf(t, `<g><title>%s</title><rect class="%s" x="%.2f%%" y="%d" width="%.2f%%" height="%d"/>`,
 			html.EscapeString(j.Title), class, 100*j.begin, top+1, 100*(j.stop-j.begin), rowHeight-3)
-		if class, ever := t.fits((textWidth(j.Label) + 6) / (j.stop - j.begin)); ever && j.Label != "" {
+		inside := j.Mark != "" && j.low == j.begin && j.high == j.stop
+		need := textWidth(j.Label) + 6
+		if inside {
+			need += 2 * textWidth(j.Mark+" ")
+		}
+		if class, ever := t.fits(need / (j.stop - j.begin)); ever {
 			t.label(class, "middle", (j.begin+j.stop)/2, top+13, j.Label)
 		}
 		switch {
-		case j.Mark != "" && j.high > j.stop:
+		case inside:
+			t.label("d-text d-mark", "end", j.stop-0.008, top+13, j.Mark)
+		case j.high > j.stop:
 			t.label("d-text d-mark", "start", j.stop+0.006, top+13, j.Mark)
-		case j.Mark != "":
+		case j.low < j.begin:
 			t.label("d-text d-mark", "end", j.begin-0.006, top+13, j.Mark)
 		}
 		t.WriteString("</g>")
@@ -184,18 +191,19 @@ func textWidth(s string) float64 {
 }
 
 // Pack puts jobs into rows in which none overlap. A bar is never too narrow to be seen,
-// and has room for its mark on one side.
+// and has room for its mark on one side, or inside.
 func (t *Timeline) Pack(jobs []Job) (rows int) {
-	const least, mark = 0.004, 0.11
+	const least, mark, wide = 0.004, 0.11, 0.22
 	for i := range jobs {
 		j := &jobs[i]
 		j.begin = min(t.part(j.From), 1-least)
 		j.stop = max(t.part(j.To), j.begin+least)
 		j.low, j.high = j.begin, j.stop
 		switch {
-		case j.Mark != "" && j.stop+mark <= 1:
+		case j.Mark == "" || j.stop-j.begin >= wide:
+		case j.stop+mark <= 1:
 			j.high += mark
-		case j.Mark != "":
+		default:
 			j.low -= mark
 		}
 	}

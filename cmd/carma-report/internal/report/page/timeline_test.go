@@ -26,6 +26,7 @@ func TestPack(t *testing.T) {
 		"at the end":    {[]Job{job(1000, 1000, "")}, "0:996-1000 ", 1},
 		"from before":   {[]Job{job(-50, 10, ""), job(900, 2000, "")}, "0:0-10 0:900-1000 ", 1},
 		"a mark":        {[]Job{job(0, 100, "OOM"), job(100, 200, "")}, "0:0-210 1:100-200 ", 2},
+		"a mark inside": {[]Job{job(-10, 2000, "OOM"), job(0, 300, "RQ")}, "0:0-1000 1:0-300 ", 2},
 		"a mark before": {[]Job{job(800, 900, ""), job(950, 1000, "OOM")}, "0:800-900 1:840-1000 ", 2},
 	} {
 		got := ""
@@ -61,19 +62,22 @@ func TestLabelsFit(t *testing.T) {
 		width int
 		bar   float64 // seconds of 1000
 		label string
+		mark  string
 		want  string
 	}{
-		{0, 1000, "101 alice", "d-text d-w0"},
-		{0, 120, "101 alice", "d-text d-w1"},
-		{0, 70, "101 alice", "d-text d-w2"},
-		{0, 61, "101 alice", "d-text d-w3"},
-		{0, 50, "101 alice", ""},
-		{0, 61, "101 東京東京", ""}, // wide
-		{960, 80, "101 alice", "d-text"},
-		{960, 70, "101 alice", ""},
+		{0, 1000, "101 alice", "", "d-text d-w0"},
+		{0, 120, "101 alice", "", "d-text d-w1"},
+		{0, 70, "101 alice", "", "d-text d-w2"},
+		{0, 61, "101 alice", "", "d-text d-w3"},
+		{0, 50, "101 alice", "", ""},
+		{0, 61, "101 東京東京", "", ""},                 // wide
+		{0, 300, "101 alice", "OOM", "d-text d-w1"}, // with room for the mark inside
+		{0, 120, "101 alice", "OOM", "d-text d-w1"}, // beside
+		{960, 80, "101 alice", "", "d-text"},
+		{960, 70, "101 alice", "", ""},
 	} {
 		timeline := NewTimeline(after(0), after(1000), c.width)
-		jobs := []Job{{From: after(0), To: after(c.bar), Label: c.label}}
+		jobs := []Job{{From: after(0), To: after(c.bar), Label: c.label, Mark: c.mark}}
 		timeline.Lanes("", jobs, timeline.Pack(jobs))
 		_, text, _ := strings.Cut(timeline.String(), "<rect")
 		got := ""
