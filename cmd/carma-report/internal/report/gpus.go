@@ -126,6 +126,10 @@ func (g *gpuSeries) take(samples []db.Sample) {
 	}
 }
 
+func (v *gpuView) period(s *style) string {
+	return fmt.Sprintf("%s to %s", s.time.Append(nil, v.From), s.time.Append(nil, v.To))
+}
+
 // levels draw a figure from nothing to all in one sign; ASCII, for any terminal.
 const levels = " .:-=+*#%@"
 
@@ -133,7 +137,7 @@ const sparkWidth = 60
 
 // print draws two lines of time for each GPU.
 func (v *gpuView) print(w io.Writer, s *style) error {
-	fmt.Fprintf(w, "%s to %s\n", s.time.Append(nil, v.From), s.time.Append(nil, v.To))
+	fmt.Fprintln(w, v.period(s))
 	fmt.Fprintf(w, "Each character shows the highest value in %s; @ is all SMs, all memory, the highest power.\n",
 		appendClock(nil, v.To.Sub(v.From).Seconds()/sparkWidth))
 	if len(v.GPUs) == 0 {

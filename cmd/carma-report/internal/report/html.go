@@ -90,7 +90,7 @@ func (s *summary) html(w io.Writer, tf *slurmtime.Format) error {
 // html writes the GPUs over time.
 func (v *gpuView) html(w io.Writer, s *style) error {
 	d := page.Document{Title: "GPUs over time", Sections: []page.Section{{
-		Title: fmt.Sprintf("%s to %s", s.time.Append(nil, v.From), s.time.Append(nil, v.To)),
+		Title: v.period(s),
 		Text: []string{"Each bar is one run of a job; point at a bar to see its figures. A dashed bar went wrong on the " +
 			"GPU: OOM, it ran out of GPU memory; RQ, it was requeued. Jobs that still run, and jobs that you may not see, " +
 			"have no bar."},
@@ -99,7 +99,7 @@ func (v *gpuView) html(w io.Writer, s *style) error {
 		d.Sections[0].Text = []string{"no GPUs"}
 	}
 	for _, g := range v.GPUs {
-		t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), 0)
+		t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), 0, 0)
 		v.draw(t, g, "")
 		d.Sections = append(d.Sections, page.Section{
 			Title: fmt.Sprintf("%s GPU %d, %s", g.Node, g.Index, g.Model), Text: []string{g.UUID},

@@ -113,8 +113,7 @@ func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string) {
 			watts = max(watts, p.Value)
 		}
 	}
-	rows := t.Pack(g.jobs)
-	t.Grid(3, rows)
+	t.Grid(3*page.PlotStep + (1+t.Pack(g.jobs))*page.RowStep)
 	size, peak := float64(g.TotalMiB)/1024, float64(g.PeakMiB)/1024
 	jobs, booked := fmt.Sprintf("%d runs", g.runs), ""
 	switch {
@@ -131,7 +130,7 @@ func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string) {
 		Highest: true, Jobs: g.jobs})
 	t.Plot(page.Plot{Title: name + "Power: mean " + rounded(g.Watts, " W"), Most: max(watts, 1), Size: watts,
 		Figure: "highest " + rounded(figure.Measured(watts), " W"), Points: power})
-	t.Lanes(name+"Jobs: "+jobs, g.jobs, rows)
+	t.Lanes(name+"Jobs: "+jobs, g.jobs)
 }
 
 func rounded(m figure.Measured, unit string) string {

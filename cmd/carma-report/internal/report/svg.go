@@ -10,21 +10,12 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-const (
-	chartHeight = 60
-	spanHeight  = 18
-)
-
 // svg draws memory and SM activity of a job.
 func (p *jobPage) svg(w io.Writer) error { return p.draw().File(w, "job "+p.job.id()) }
 
 func (p *jobPage) draw() *page.Drawing {
 	j := p.job
-	height := 4*page.BarStep + 8
-	if len(p.series) > 0 {
-		height += 2*(chartHeight+30) + spanHeight
-	}
-	d := page.New(page.Width, height)
+	d := page.NewTimeline(j.Start.In(p.style.time.Zone), j.End.In(p.style.time.Zone), page.Width, 4*page.BarStep+8)
 	memory := func(label string, v int64, alarm bool) page.Bar {
 		b := page.Bar{Label: label, Figure: unknownText, Back: float64(p.totalMiB), Alarm: alarm}
 		if v > 0 {
@@ -40,26 +31,22 @@ func (p *jobPage) draw() *page.Drawing {
 	}
 	d.Bars(4+3*page.BarStep, []page.Bar{smact})
 	if len(p.series) == 0 {
-		return d
+		return d.Drawing
 	}
 	var use, memoryUse []page.Point
 	for _, s := range p.series {
-		use = append(use, page.Point{From: s.At, To: s.At.Add(s.Length), Value: float64(s.SMActPct)})
-		memoryUse = append(
-			memoryUse,
-			page.Point{From: s.At, To: s.At.Add(s.Length), Value: float64(s.UsedMiB) / 1024},
-		)
+		point := page.Point{From: s.At, To: s.At.Add(s.Length), Value: float64(s.SMActPct)}
+		use = append(use, point)
+		point.Value = float64(s.UsedMiB) / 1024
+		memoryUse = append(memoryUse, point)
 	}
-	top := float64(4*page.BarStep + 14)
-	d.Chart(top, chartHeight, "SM activity of the GPU, %", j.Start, j.End, 100, use)
-	d.Chart(top+chartHeight+30, chartHeight, "memory of the GPU, GiB", j.Start, j.End,
-		max(float64(p.totalMiB)/1024, 1), memoryUse)
-	d.Span(
-		top+2*(chartHeight+30)-10,
-		string(p.style.time.Append(nil, j.Start)),
-		string(p.style.time.Append(nil, j.End)),
-	)
-	return d
+	d.Grid(2 * page.PlotStep)
+	d.Plot(page.Plot{Title: "SM activity of the GPU from " + p.text(moment, when(j.Start)),
+		Most: 100, Size: 100, Figure: "100 %", Points: use})
+	size := float64(p.totalMiB) / 1024
+	d.Plot(page.Plot{Title: "memory of the GPU", Most: max(size, 1), Size: size, Figure: usertext.GiB(p.totalMiB),
+		Points: memoryUse, Highest: true})
+	return d.Drawing
 }
 
 // svg draws the memory of some jobs: booked behind, peak before.
@@ -109,7 +96,8 @@ func (s *summary) draw(by string) *page.Drawing {
 // svg draws all GPUs below each other.
 func (v *gpuView) svg(w io.Writer, s *style) error {
 	const width = 960
-	t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), width)
+	t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), width, page.BarStep)
+	t.Heading(v.period(s))
 	for _, g := range v.GPUs {
 		v.draw(t, g, fmt.Sprintf("%s GPU %d: ", g.Node, g.Index))
 	}

@@ -9,7 +9,6 @@ import (
 	"html"
 	"io"
 	"strings"
-	"time"
 )
 
 // Drawing is an SVG that is being made. Its colours are classes, so that a page
@@ -112,35 +111,4 @@ func cut(label string) string {
 		return string(runes[:most-1]) + "…"
 	}
 	return label
-}
-
-// Chart draws figures over time on a scale from 0 to most.
-func (d *Drawing) Chart(top, height float64, title string, from, to time.Time, most float64, points []Point) {
-	span := max(to.Sub(from).Seconds(), 1)
-	left, room := 44.0, float64(Width-44-8)
-	d.text(left, top+10, "start", title)
-	top += 16
-	bottom := top + height
-	fmt.Fprintf(d, `<path class="d-axis" fill="none" d="M%.1f %.1fV%.1fH%.1f"/>`, left, top, bottom, left+room)
-	d.text(left-6, top+8, "end", short(most))
-	d.text(left-6, bottom, "end", "0")
-	line := path(points,
-		func(t time.Time) float64 { return left + room*min(max(t.Sub(from).Seconds()/span, 0), 1) },
-		func(v float64) float64 { return bottom - height*min(max(v/most, 0), 1) })
-	if line != "" {
-		fmt.Fprintf(d, `<path class="d-line" d="%s"/>`, line)
-	}
-}
-
-// Span writes below a chart when it begins and ends.
-func (d *Drawing) Span(top float64, from, to string) {
-	d.text(44, top+12, "start", from)
-	d.text(Width-8, top+12, "end", to)
-}
-
-func short(v float64) string {
-	if v >= 1000 {
-		return fmt.Sprintf("%.0fk", v/1000)
-	}
-	return fmt.Sprintf("%.0f", v)
 }

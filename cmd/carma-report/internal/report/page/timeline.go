@@ -20,11 +20,15 @@ type Timeline struct {
 	top      int
 }
 
-// Heights in a Timeline.
+// Heights in a Timeline: of a plot, and of the rows of jobs and their title.
+const (
+	PlotStep = titleHeight + plotHeight
+	RowStep  = 18
+)
+
 const (
 	titleHeight = 18
 	plotHeight  = 60
-	rowHeight   = 18
 	axisHeight  = 30
 )
 
@@ -34,9 +38,10 @@ const ofPage = 0
 // columns is the width of a plot in its own units; no screen has many more pixels.
 const columns = 1000
 
-// NewTimeline is an empty Timeline; without a width it takes the room on a page.
-func NewTimeline(from, to time.Time, width int) *Timeline {
-	return &Timeline{Drawing: New(width, BarStep), from: from, to: to}
+// NewTimeline is an empty Timeline below what takes a height; without a width it takes the
+// room on a page.
+func NewTimeline(from, to time.Time, width, height int) *Timeline {
+	return &Timeline{Drawing: New(width, height), from: from, to: to}
 }
 
 // part is where in the time t is, from 0 to 1.
@@ -68,9 +73,12 @@ func (t *Timeline) rule(class string, y float64) {
 	fmt.Fprintf(t, `<line class="%s" x1="0" x2="100%%" y1="%.1f" y2="%.1f"/>`, class, y, y)
 }
 
-// Grid draws the ticks of what is drawn next in so many plots and rows of jobs.
-func (t *Timeline) Grid(plots, rows int) {
-	t.height = t.top + plots*(titleHeight+plotHeight) + titleHeight + rows*rowHeight + axisHeight
+// Heading writes a line above what is drawn next.
+func (t *Timeline) Heading(s string) { t.label("d-text", "start", 0, t.height-8, s) }
+
+// Grid begins below all that is there, and draws the ticks of what is drawn next in a height.
+func (t *Timeline) Grid(height int) {
+	t.top, t.height = t.height, t.height+height+axisHeight
 	draw := func(class string, most int) {
 		for _, k := range ticks(t.from, t.to, most) {
 			x, anchor := t.part(k.at), "middle"
@@ -86,7 +94,7 @@ func (t *Timeline) Grid(plots, rows int) {
 		}
 	}
 	if t.width != ofPage {
-		draw("", 12)
+		draw("", t.width/80)
 		return
 	}
 	draw("d-few", 5)
@@ -150,16 +158,16 @@ type Job struct {
 }
 
 // Lanes draws the runs of jobs as bars that Pack has put into rows.
-func (t *Timeline) Lanes(title string, jobs []Job, rows int) {
-	t.label("d-text", "start", 0, t.top+titleHeight-4, title)
-	t.top += titleHeight
+func (t *Timeline) Lanes(title string, jobs []Job) {
+	t.label("d-text", "start", 0, t.top+RowStep-4, title)
+	t.top += RowStep
 	for _, j := range jobs {
-		top, class := t.top+j.row*rowHeight, "d-job"
+		top, class := t.top+j.row*RowStep, "d-job"
 		if j.Mark != "" {
 			class = "d-bad"
 		}
 		fmt.Fprintf(t, `<g><title>%s</title><rect class="%s" x="%.2f%%" y="%d" width="%.2f%%" height="%d"/>`,
-			html.EscapeString(j.Title), class, 100*j.begin, top+1, 100*(j.stop-j.begin), rowHeight-3)
+			html.EscapeString(j.Title), class, 100*j.begin, top+1, 100*(j.stop-j.begin), RowStep-3)
 		inside := j.Mark != "" && j.low == j.begin && j.high == j.stop
 		need := textWidth(j.Label) + 6
 		if inside {
@@ -178,7 +186,6 @@ func (t *Timeline) Lanes(title string, jobs []Job, rows int) {
 		}
 		t.WriteString("</g>")
 	}
-	t.top += rows*rowHeight + axisHeight
 }
 
 // textWidth is about how many pixels a text takes.

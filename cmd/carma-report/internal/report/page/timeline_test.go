@@ -4,14 +4,16 @@ package page
 
 import (
 	"fmt"
+	"math"
 	"math/rand"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Rows are as few as there are jobs at once, and bars and their marks never overlap.
 func TestPack(t *testing.T) {
-	timeline := NewTimeline(after(0), after(1000), 0)
+	timeline := NewTimeline(after(0), after(1000), 0, 0)
 	job := func(from, to float64, mark string) Job { return Job{From: after(from), To: after(to), Mark: mark} }
 	for name, c := range map[string]struct {
 		jobs []Job
@@ -76,9 +78,10 @@ func TestLabelsFit(t *testing.T) {
 		{960, 80, "101 alice", "", "d-text"},
 		{960, 70, "101 alice", "", ""},
 	} {
-		timeline := NewTimeline(after(0), after(1000), c.width)
+		timeline := NewTimeline(after(0), after(1000), c.width, 0)
 		jobs := []Job{{From: after(0), To: after(c.bar), Label: c.label, Mark: c.mark}}
-		timeline.Lanes("", jobs, timeline.Pack(jobs))
+		timeline.Pack(jobs)
+		timeline.Lanes("", jobs)
 		_, text, _ := strings.Cut(timeline.String(), "<rect")
 		got := ""
 		if _, label, ok := strings.Cut(text, `<text class="`); ok {
@@ -86,6 +89,30 @@ func TestLabelsFit(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+// A gap in the figures is a gap in the line, and what is not known is not drawn.
+func TestPlotHasGaps(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	for name, c := range map[string]struct {
+		points []Point
+		moves  int
+	}{
+		"none":    {nil, 0},
+		"joined":  {[]Point{{at(0), at(10), 1}, {at(10), at(20), 2}}, 1},
+		"late":    {[]Point{{at(0), at(10), 1}, {at(11), at(20), 2}}, 1},
+		"one out": {[]Point{{at(0), at(5), 1}, {at(10), at(15), 2}}, 1},
+		"a gap":   {[]Point{{at(0), at(5), 1}, {at(11), at(16), 2}}, 2},
+		"thinned": {[]Point{{at(0), at(20), 1}, {at(30), at(35), 2}}, 1},
+		"unknown": {[]Point{{at(0), at(10), 1}, {at(10), at(20), math.NaN()}, {at(20), at(30), 1}}, 2},
+	} {
+		d := NewTimeline(at(0), at(40), Width, 0)
+		d.Plot(Plot{Title: name, Most: 2, Points: c.points})
+		_, line, _ := strings.Cut(d.String(), `class="d-line"`)
+		if got := strings.Count(line, "M"); got != c.moves {
+			t.Errorf("%s: %d lines, want %d: %s", name, got, c.moves, line)
 		}
 	}
 }
