@@ -80,7 +80,7 @@ func frameworks(_ context.Context, k *kit) {
 				c.text("stderr", a.Stderr)
 				found := oomscan.Scan([]byte(a.Stderr))
 				oom := found.Grade == oomscan.Strong
-				// Nobody reads the texts of a program that ended well.
+				// Nobody reads the texts of a program with exit 0.
 				c.judge((a.Status == 0) != q.oom && (oom || !q.oom), "status %d, OOM %v (%s)", a.Status, oom, found.ID)
 				return nil
 			}
@@ -94,7 +94,7 @@ func frameworks(_ context.Context, k *kit) {
 		"estimator/README.md: need and wish", k.workspaces)
 }
 
-// hasTorch tells whether users have a PyTorch that sees the GPU.
+// hasTorch tells whether users have a PyTorch with the GPU.
 func (k *kit) hasTorch() bool {
 	python := k.python()
 	return python != "" && k.ask(uidA, time.Minute, "", environ("CUDA_VISIBLE_DEVICES="+k.gpu.UUID), python, "-c",

@@ -279,7 +279,7 @@ type job struct {
 	wild     time.Duration
 	leave    time.Duration // when the job exits and waits for none of its kernels; 0: never
 	group    *os.File      // the cgroup v2 in which the job starts; nil: this process's
-	training string        // an architecture of trainings.py, which trains in place of gpuload until it is ended
+	training string        // an architecture of trainings.py to train without end in place of gpuload
 }
 
 // process is a running load.
@@ -386,6 +386,19 @@ func (p *process) wait() (int, error) {
 func (p *process) stop() {
 	p.cmd.Process.Kill()
 	p.wait()
+}
+
+// begin starts a load and waits until the load has its memory; a load without is stopped.
+func (k *kit) begin(j job) (*process, error) {
+	p, err := k.start(j)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.awaitReady(p); err != nil {
+		p.stop()
+		return nil, err
+	}
+	return p, nil
 }
 
 // awaitReady waits until the load has its memory.
