@@ -25,7 +25,7 @@ type Lately struct {
 type Happened struct {
 	Requeues map[string]int       // of the user, by the partition that the jobs were requeued to; nil: not known
 	Ended    map[uint32]time.Time // by job
-	Notes    map[uint32]string    // of the jobs that ended, where they have one
+	Notes    map[uint32]string    // of the jobs in Ended
 	UsedMiB  map[string][]int64   // most of each sample, by GPU, the newest first
 }
 

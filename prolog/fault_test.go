@@ -86,9 +86,9 @@ func TestEpilogOfAServerFault(t *testing.T) {
 	}
 }
 
-// A job that fails by a fault of the GPU within seconds of the end of a co-located job comes back once, by itself, in
-// its own partition: the lease of the other one may have gone before the log told the fault, and a job that has just
-// come has no client by then. It was seen on an H200: "CUDA error: CUDA-capable device(s) is/are busy or unavailable".
+// A job that fails by a fault of the GPU within seconds of the end of a co-located job is requeued once, alone, to the
+// same partition: the co-located job's lease may have gone before the log told the fault, and a new job has no client
+// then. Seen on an H200: "CUDA error: CUDA-capable device(s) is/are busy or unavailable".
 func TestEpilogBesideAnEnd(t *testing.T) {
 	const withoutMPS = "without MPS"
 	const ended, faulted = "job 8 ended on its GPU 0 s before it failed", "its MPS server has faulted"
@@ -106,6 +106,12 @@ func TestEpilogBesideAnEnd(t *testing.T) {
 			faulted},
 		"another's end by the fault": {true, oomscan.GPUFault, func(w *world, _ *jobenv.Hook) {
 			w.records.past.Notes = map[uint32]string{8: faulted + "; more"}
+		}, "", faulted},
+		"another's end by a fault, by its text": {true, oomscan.GPUFault, func(w *world, _ *jobenv.Hook) {
+			w.records.past.Notes = map[uint32]string{8: "fault of a program on the GPU"}
+		}, "", faulted},
+		"another's end by MPS, by its text": {true, oomscan.GPUFault, func(w *world, _ *jobenv.Hook) {
+			w.records.past.Notes = map[uint32]string{8: "ended or not served by MPS; more"}
 		}, "", faulted},
 		"its own error":            {false, "", nil, "", ended + "; nothing shows that it ran out of memory itself"},
 		"out of the node's memory": {true, oomscan.HostMemory, nil, "", faulted},

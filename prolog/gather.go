@@ -134,8 +134,8 @@ func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, 
 	return ""
 }
 
-// endedBeside names a co-located job that ended within seconds of the end; empty: none is known. Not a job with one
-// of the notes.
+// endedBeside names a co-located job with an end within seconds of this end, other than jobs with any of the notes;
+// empty: none is known.
 func endedBeside(held lease.Held, past db.Happened, now time.Time, notes ...string) string {
 	for _, id := range held.Neighbours {
 		with := func(note string) bool { return strings.HasPrefix(past.Notes[id], note) }

@@ -175,13 +175,13 @@ func (ep *epilog) notRequeued(ctx context.Context, v verdict, err error) {
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
 // runs exclusively then: if the job was the cause, no other job fails with it again.
 //
-// A client that ends while its kernels are queued can bring a fault to the clients that stay: seen on an H200
-// with driver 580, after SIGTERM, SIGKILL and exit alike (contrib/gpucheck/data). The job that ended may have no lease
-// any more when the log tells the fault, and the log then names one job alone.
+// The end of a client with queued kernels can bring a fault to the other clients: seen on an H200 with driver 580,
+// after SIGTERM, SIGKILL and exit alike (contrib/gpucheck/data). If the ended job's lease has gone when the log tells
+// the fault, the ledger finds a single victim.
 func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply, past db.Happened) verdict {
 	ended := ep.endBefore(r, past)
 	switch {
-	case ep.hook.Exit.Stopped(), v.job.Reason == jobstate.TimeLimit: // nobody wants it back
+	case ep.hook.Exit.Stopped(), v.job.Reason == jobstate.TimeLimit: // no restart is wanted
 		return v
 	case ep.held.Victim:
 		v.note = ep.held.Fault
@@ -218,12 +218,17 @@ func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply
 	return v
 }
 
-// endBefore names the co-located client of the same MPS daemon whose end may have brought the job's fault; empty:
-// there is none, or nothing tells a fault. A job that failed by the fault itself is no cause of the fault.
+// endBefore names the co-located job, a client of the same MPS daemon, whose end may have brought the job's fault;
+// empty: there is none, or neither the servers' log nor the job's text tells a fault. Not a job with the same fault.
 func (ep *epilog) endBefore(r userfile.Reply, past db.Happened) string {
-	said := r.State == userfile.StateOK && (r.Kind == oomscan.GPUFault || r.Kind == oomscan.MPS)
-	logged := ep.held.Fault == lease.FaultedMPS && r.Kind != oomscan.HostMemory && !r.OtherEnd
-	if len(ep.held.GPUs) == 0 || ep.held.GPUs[0].Daemon == "" || !logged && (!said || ep.held.Fault != "") {
+	fault := false
+	switch ep.held.Fault {
+	case lease.FaultedMPS:
+		fault = r.Kind != oomscan.HostMemory && !r.OtherEnd
+	case "":
+		fault = r.State == userfile.StateOK && (r.Kind == oomscan.GPUFault || r.Kind == oomscan.MPS)
+	}
+	if !fault || len(ep.held.GPUs) == 0 || ep.held.GPUs[0].Daemon == "" {
 		return ""
 	}
 	return endedBeside(ep.held, past, time.Now(), lease.FaultedMPS, endedByMPS, faultOnGPU)

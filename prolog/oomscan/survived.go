@@ -64,7 +64,7 @@ func (p *parsed) goesOn(k int) bool {
 	return p.lastOwn > k+1
 }
 
-// trace is a line that XLA of 2026 logs behind a refusal: "=== Source Location Trace: ===",
+// trace is a line of XLA 2026 behind a refusal: "=== Source Location Trace: ===",
 // "external/xla+/xla/stream_executor/cuda/cuda_status.cc:45".
 var trace = pattern(`^\s*(?:=== source location trace: ===|(?:external/)?xla[+/]\S*\.(?:cc|h):\d+)\s*$`)
 

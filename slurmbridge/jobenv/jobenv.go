@@ -52,7 +52,7 @@ func (e Exit) Cancelled() bool {
 	return e.Code == 0 && (e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL))
 }
 
-// Stopped tells whether the job, or a shell that tells so, ended by such a signal.
+// Stopped tells whether SIGTERM or SIGKILL ended the job, or a program of which the job's shell gives the status.
 func (e Exit) Stopped() bool {
 	const ofShell = 128
 	return e.Cancelled() || e.Code == ofShell+int(syscall.SIGTERM) || e.Code == ofShell+int(syscall.SIGKILL)

@@ -39,7 +39,7 @@ func wholes(s *annotate.Site) string {
 	return b.String()
 }
 
-// whole returns a block with a head; empty where such a job would be refused.
+// whole returns a block with a head; empty where the job would be refused.
 func whole(s *annotate.Site, job annotate.Job, head string) string {
 	job.UID, job.Option = annotate.NoVal, "policy=exclusive" // not what the partition has for jobs that say nothing
 	job.MinNodes, job.MaxNodes, job.Tasks = 1, 1, annotate.NoVal

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What libcarma is asked about a job (carma.h), and its answer. */
+/* The ask for libcarma about a job (carma.h), and the answer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
-/* What a script is called with decides what it needs. argv[0] is its name. */
+/* The arguments of a script decide its needs. argv[0] is the script's name. */
 static void join_args(const job_desc_msg_t *job, char *to, size_t room)
 {
 	size_t n = 0;
@@ -94,8 +94,8 @@ static char *ask_of(const job_desc_msg_t *job, const char *gpus, const char *val
 	return n < 0 ? NULL : ask;
 }
 
-/* libcarma's answer for a job; NULL: it leaves the job alone, or, where why is set, has no answer. Where
- * the first wants the values of variables, a second is made with them. */
+/* libcarma's answer for a job; NULL: libcarma leaves the job alone, or, where why is set, has no answer. Where
+ * the first answer wants the values of variables, libcarma is asked again with the values. */
 static char *asked(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid, const char **why)
 {
 	char values[CARMA_ARGS_MAX] = "", *ask, *answer;

@@ -44,12 +44,12 @@ const char *record_default_partition(void); /* NULL: there is none, or it is not
 bool record_constrains(void); /* whether slurmctld compares jobs' extra with what nodes have there */
 bool record_operates(uint32_t uid); /* whether slurmctld takes the user for an operator or administrator */
 
-/* ask.c: libcarma's answer, or what stands for one that does not come; the caller frees it. gpus are those that
- * follow from the job's tasks. NULL: the job stays as it was written. */
+/* ask.c: libcarma's answer, or whole GPUs where no answer comes; the caller frees the text. gpus: GPUs that follow
+ * from the job's tasks. NULL: the job stays as written. */
 char *answer_for(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid);
 
-/* whole.c: an answer as libcarma's (carma.h) by which a job for which there is none has whole GPUs; the
- * caller frees it. NULL: the job asks for no GPUs, not plainly, or not in one partition of CARMA's. */
+/* whole.c: an answer as libcarma's (carma.h), by which a job without an answer has whole GPUs; the caller frees the
+ * text. NULL: the job asks for no GPUs, not plainly, or not in one partition of CARMA's. */
 char *whole_answer(const job_desc_msg_t *job, const char *gpus);
 
 /* What a release of Slurm has. From 24.11 on jobs of srun wait for a constraint, too. */
@@ -64,7 +64,7 @@ char *whole_answer(const job_desc_msg_t *job, const char *gpus);
 #define GRES_PREFIX "gres:" /* slurm_opt writes it so up to 23.02 */
 #endif
 
-/* A 16 bit field that the user left unset holds NO_VAL16. */
+/* An unset field of 16 bits holds NO_VAL16. */
 #define WIDE(v) ((v) == NO_VAL16 ? CARMA_NO_VAL : (uint32_t)(v))
 #define TEXT(s) ((s) ? (s) : "")
 

@@ -54,10 +54,9 @@ static FILE *open_log(void)
 /* A fault is logged first, then every client gets the error. */
 static void handle_fault(struct sim *sim)
 {
-	bool clients = false;
-
 	static struct sim_snap look;
 	const struct sim_proc *self;
+	bool clients = false;
 	FILE *log = NULL;
 
 	sim_read(sim, &look);
@@ -77,8 +76,8 @@ static void handle_fault(struct sim *sim)
 		if (log != NULL)
 			server_log(log, "status of client {%d, 1} is INACTIVE", p->pid);
 	}
-	/* The client whose kernels faulted has gone, and was the only one. */
-	if (!clients && self->faulted == SIM_FAULT_UNTOLD && (log = open_log()) != NULL)
+	/* The client with the faulting kernels has gone, and no other client runs. */
+	if (log == NULL && self->faulted == SIM_FAULT_UNTOLD && (log = open_log()) != NULL)
 		server_log(log, "Server is handling a fatal GPU error.");
 	if (log != NULL)
 		fclose(log);

@@ -38,7 +38,7 @@ enum sim_fault {
 /* What nvmlDeviceGetRemappedRows tells. */
 enum sim_rows { SIM_ROWS_OK, SIM_ROWS_PENDING, SIM_ROWS_FAILED };
 
-/* A server whose client left a fault behind, and that has not logged the fault: not over when no client is left. */
+/* Of a server with a fault by kernels of a client that has gone: not logged yet, and not over without clients. */
 #define SIM_FAULT_UNTOLD 2
 
 #define SIM_XIDS 8 /* that wait for readers of events */
@@ -69,7 +69,7 @@ struct sim_proc {
 	double target;	   /* GPU-alone seconds to do; 0: no end */
 	double ended;	   /* when work reached target, 0 before */
 	uint32_t uses;
-	uint32_t queues; /* kernels wait on the GPU while it computes: its end before they have run is a fault */
+	uint32_t queues; /* kernels of the process wait on the GPU: an end of the process before the kernels have run is a fault */
 	char name[24];
 	struct sim_use use[SIM_MAX_GPUS];
 };

@@ -29,7 +29,7 @@ type gpuSeries struct {
 	UnownedJ figure.Measured `json:"unowned_j"` // of it, when no job held the GPU
 	Samples  []gpuSample     `json:"samples"`
 	jobs     []page.Job
-	runs     int // of jobs, with those that are left out of jobs
+	runs     int // of jobs, with the runs left out of jobs
 }
 
 type gpuSample struct {

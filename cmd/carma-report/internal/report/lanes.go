@@ -20,8 +20,8 @@ import (
 // mostLanes is how many runs of jobs are drawn of a GPU.
 const mostLanes = 400
 
-// addJobs gives each GPU the selected jobs that ran on it. The records are those that the
-// reader may see: others' jobs are in none of them.
+// addJobs gives each GPU the selected jobs that ran on the GPU. The sources hold records that the
+// reader may see, and none of others' jobs.
 func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *selection, s *style) error {
 	gpus := map[string][]*gpuSeries{}
 	for _, g := range v.GPUs {
@@ -59,7 +59,7 @@ func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *sel
 	return nil
 }
 
-// lane is a run of a job as a bar: a mark says without colour that it went wrong on the GPU.
+// lane is a run of a job as a bar: a mark says without colour that the run went wrong on the GPU.
 func lane(a *db.Attempt, id string, s *style) page.Job {
 	l := page.Job{From: a.Start, To: a.End, Booked: float64(a.ReserveMiB) / 1024, Label: id + " " + a.User}
 	state := a.State
@@ -98,7 +98,7 @@ func lane(a *db.Attempt, id string, s *style) page.Job {
 	return l
 }
 
-// draw draws a GPU: its figures, what jobs booked of it, and the jobs.
+// draw draws a GPU: figures, bookings, and the jobs.
 func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string) {
 	var smact, memory, power []page.Point
 	watts := 0.0

@@ -17,13 +17,13 @@ type Point struct {
 }
 
 // joins tells whether b goes on from a: less than one more sample is missing. Agents lose
-// a second, or a sample when they start anew; that is no gap.
+// a second, or a sample at a restart; neither is a gap.
 func (a Point) joins(b Point) bool {
 	return b.From.Sub(a.To) <= max(a.To.Sub(a.From), b.To.Sub(b.From))
 }
 
-// path draws points as steps. A gap in the samples is a gap in the line, and what is not
-// known is not drawn.
+// path draws points as steps. A gap in the samples is a gap in the line, and unknown values
+// are not drawn.
 func path(points []Point, x func(time.Time) float64, y func(float64) float64) string {
 	var line strings.Builder
 	for i, p := range points {
@@ -39,12 +39,12 @@ func path(points []Point, x func(time.Time) float64, y func(float64) float64) st
 	return line.String()
 }
 
-// thin puts points together that lie within a step: the highest, or their mean by time.
+// thin puts the points within a step together: the highest, or their mean by time.
 func thin(points []Point, step time.Duration, highest bool) (few []Point) {
 	for _, p := range points {
 		last := len(few) - 1
 		if last < 0 || math.IsNaN(p.Value) || !few[last].joins(p) || p.To.Sub(few[last].From) > step {
-			few = append(few, p) // a value that is not known joins nothing
+			few = append(few, p) // an unknown value joins nothing
 			continue
 		}
 		before, now := few[last].To.Sub(few[last].From).Seconds(), p.To.Sub(p.From).Seconds()
@@ -68,7 +68,7 @@ type edge struct {
 	low, high float64
 }
 
-// stack puts what jobs booked on top of each other, at each time those that ran then.
+// stack puts the bookings of jobs on top of each other, at each time of the jobs that ran then.
 func stack(jobs []Job) [][]edge {
 	var times []time.Time
 	for _, j := range jobs {
@@ -95,7 +95,7 @@ func stack(jobs []Job) [][]edge {
 	return slices.DeleteFunc(bands, func(b []edge) bool { return len(b) == 0 })
 }
 
-// Top is how high the stack of what jobs booked becomes.
+// Top is how high the stack of bookings becomes.
 func Top(jobs []Job) (top float64) {
 	for _, band := range stack(jobs) {
 		for _, e := range band {
@@ -116,7 +116,7 @@ var steps = [...]int{1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 72
 
 const day = 24 * 60 * 60
 
-// ticks are times that a clock or a calendar shows as round, at most so many.
+// ticks are round times of a clock or a calendar, at most so many.
 func ticks(from, to time.Time, most int) (list []tick) {
 	span := to.Sub(from).Seconds()
 	year, month, date := from.Date()

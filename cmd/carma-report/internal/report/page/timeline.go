@@ -32,14 +32,14 @@ const (
 	axisHeight  = 30
 )
 
-// ofPage is the width of a Drawing that takes the room on a page.
+// ofPage is the width of a Drawing as wide as the page.
 const ofPage = 0
 
 // columns is the width of a plot in its own units; no screen has many more pixels.
 const columns = 1000
 
-// NewTimeline is an empty Timeline below what takes a height; without a width it takes the
-// room on a page.
+// NewTimeline is an empty Timeline that begins at a height; without a width the Timeline is as
+// wide as the page.
 func NewTimeline(from, to time.Time, width, height int) *Timeline {
 	return &Timeline{Drawing: New(width, height), from: from, to: to}
 }
@@ -50,7 +50,7 @@ func (t *Timeline) part(at time.Time) float64 {
 	return min(max(at.Sub(t.from).Seconds()/span, 0), 1)
 }
 
-// fits is the class of a text that is shown where the drawing has so many pixels.
+// fits is the class of a text for drawings of at least so many pixels.
 func (t *Timeline) fits(pixels float64) (class string, ever bool) {
 	if t.width != ofPage {
 		return "d-text", pixels <= float64(t.width)
@@ -73,10 +73,10 @@ func (t *Timeline) rule(class string, y float64) {
 	fmt.Fprintf(t, `<line class="%s" x1="0" x2="100%%" y1="%.1f" y2="%.1f"/>`, class, y, y)
 }
 
-// Heading writes a line above what is drawn next.
+// Heading writes a line above the next part.
 func (t *Timeline) Heading(s string) { t.label("d-text", "start", 0, t.height-8, s) }
 
-// Grid begins below all that is there, and draws the ticks of what is drawn next in a height.
+// Grid begins a part of a height below all others, and draws the ticks.
 func (t *Timeline) Grid(height int) {
 	t.top, t.height = t.height, t.height+height+axisHeight
 	draw := func(class string, most int) {
@@ -101,18 +101,18 @@ func (t *Timeline) Grid(height int) {
 	draw("d-w1", 12)
 }
 
-// Plot is one figure over time.
+// Plot is a figure over time.
 type Plot struct {
 	Title   string
 	Most    float64 // of the scale
 	Size    float64 // a line across; 0: none
 	Figure  string  // of the line
 	Points  []Point
-	Highest bool // what many samples in one pixel show; otherwise their mean
+	Highest bool // many samples in a pixel show the highest; otherwise the mean
 	Jobs    []Job
 }
 
-// Plot draws a figure, and behind it what jobs booked.
+// Plot draws a figure, and behind the figure the bookings of jobs.
 func (t *Timeline) Plot(p Plot) {
 	t.top += titleHeight
 	y := func(v float64) float64 { return plotHeight * (1 - min(max(v/p.Most, 0), 1)) }
@@ -145,19 +145,19 @@ func (t *Timeline) Plot(p Plot) {
 	t.top += plotHeight
 }
 
-// Job is one run of a job on a GPU.
+// Job is a run of a job on a GPU.
 type Job struct {
 	From, To    time.Time
 	Booked      float64
 	Label       string
-	Mark        string // beside the bar of a run that went wrong; empty: none
+	Mark        string // beside the bar of a failed run; empty: none
 	Title       string // shown where the pointer is
 	low, high   float64
 	begin, stop float64
 	row         int
 }
 
-// Lanes draws the runs of jobs as bars that Pack has put into rows.
+// Lanes draws the runs of jobs as bars, in the rows of Pack.
 func (t *Timeline) Lanes(title string, jobs []Job) {
 	t.label("d-text", "start", 0, t.top+RowStep-4, title)
 	t.top += RowStep
