@@ -131,8 +131,8 @@ func TestServerFault(t *testing.T) {
 	c.noDrain()
 }
 
-// A job that ends while its kernels are queued, as by scancel, can bring a fault to its neighbours (seen on an H200):
-// these are requeued, and what was cancelled itself is not, whatever the server's log and the job's text say.
+// The end of a job with queued kernels, as by scancel, can bring a fault to neighbours (seen on an H200): neighbours
+// are requeued, and cancelled jobs are not, whatever the server's log and the jobs' texts say.
 func TestCancelledBeside(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1")
@@ -150,7 +150,7 @@ func TestCancelledBeside(t *testing.T) {
 	if out := c.output(beside); !strings.Contains(out, "retry=mps-fault shared=0") {
 		t.Errorf("it was requeued so: %s", out)
 	}
-	// By timing the log names both jobs, as victims of each other, or the one that stays.
+	// By timing the ledger finds two victims in the log, or the neighbour alone.
 	if r := c.report(beside); r.RequeuedTo == "" || r.Attempts != 2 || r.OOM {
 		t.Errorf("report: %+v", r)
 	}
@@ -169,6 +169,20 @@ func TestCancelledBeside(t *testing.T) {
 		c.ends(id, "CANCELLED")
 		if r := c.report(id); r.Attempts != 1 || r.RequeuedTo != "" {
 			t.Errorf("report of job %s: %+v", id, r)
+		}
+	}
+	// The Epilog sees 0:0 of these jobs, and 143 of jobs with a signal to the batch script alone.
+	var ended []string
+	for range 2 {
+		ended = append(ended, c.sbatch(alice, "", queued))
+	}
+	c.eventually(func() string { return c.clients("n1") }, "^2$")
+	time.Sleep(3 * time.Second)
+	c.sh(alice, "scancel --batch --signal=TERM "+strings.Join(ended, " "))
+	for _, id := range ended {
+		c.ends(id, "FAILED")
+		if r := c.report(id); r.Attempts != 1 || r.RequeuedTo != "" {
+			t.Errorf("report of job %s, of which the script had SIGTERM: %+v", id, r)
 		}
 	}
 	c.sh("", "scancel "+others)
