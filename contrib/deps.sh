@@ -32,6 +32,7 @@ list() {
 	test-abuse       @test-integration strace
 	test-soak        @cluster
 	bench-scale      @cluster
+	bench-pages      chromium fonts-dejavu-core
 	test-packages    @all rpm
 	release          debootstrap
 	test-surroundings debootstrap locales

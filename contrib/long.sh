@@ -198,6 +198,24 @@ bench-go) ## Go's benchmarks
 	"$GO" test -run '^$' -bench . ./...
 	;;
 
+# Chromium draws; nothing is judged but that a picture comes. 0 is the dark scheme, 1 the light one.
+bench-pages) ## the golden HTML pages as pictures in build/pages: 400 and 1600 pixels, dark and light
+	deps
+	rm -rf build/pages
+	mkdir -p build/pages
+	for page in cmd/*/testdata/*.html; do
+		for width in 400 1600; do
+			for scheme in 0 1; do
+				picture=build/pages/$(basename "$page" .html)-$width-$scheme.png
+				chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=$width,1400 \
+					--blink-settings=preferredColorScheme=$scheme --screenshot="$picture" "file://$PWD/$page" 2>/dev/null
+				[ -s "$picture" ] || { echo "long: no picture of $page" >&2; exit 1; }
+				echo "$picture"
+			done
+		done
+	done
+	;;
+
 # TRACES names a folder of traces by contrib/bench/estimator/timm_traces.py.
 bench-estimator) ## the estimator's figures on the measured runs of CARMA_DATA; TRACES=
 	if [ -n "${TRACES:-}" ]; then set -- "${CARMA_DATA:-data}/memory" "$TRACES"; else set --; fi

@@ -28,7 +28,10 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		back   bool
 		note   string
 	}{
-		"with another":     {[]uint32{7, 8}, nil, true, note},
+		"with another": {[]uint32{7, 8}, nil, true, note},
+		"with another, which ended": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
+			w.records.past.Ended = map[uint32]time.Time{8: time.Now().Add(time.Hour)}
+		}, true, note + "; job 8 ended on its GPU 0 s before it failed"},
 		"alone":            {[]uint32{7}, nil, false, note},
 		"not a client yet": {[]uint32{8}, nil, false, "fault of a program on the GPU"},
 		"no fault": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.logged = false }, false,

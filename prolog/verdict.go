@@ -183,15 +183,14 @@ func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply
 	switch {
 	case ep.hook.Exit.Stopped(), v.job.Reason == jobstate.TimeLimit: // no restart is wanted
 		return v
-	case ep.held.Victim:
-		v.note = ep.held.Fault
-	case ended != "":
-		if ep.held.Fault != "" {
-			v.note = ep.held.Fault
-		}
-		v.note = joined(v.note, ended+" it failed")
-	default:
+	case !ep.held.Victim && ended == "":
 		return v
+	}
+	if ep.held.Fault != "" {
+		v.note = ep.held.Fault
+	}
+	if ended != "" {
+		v.note = joined(v.note, ended+" it failed")
 	}
 	// The servers' log is evidence, as NVML's figures are, and gives no more places within an hour.
 	v.because = admincomment.MPSFault
