@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -24,6 +25,7 @@ import (
 type bench struct {
 	dir                  string
 	nodes, live, waiting int
+	pairs                int
 	starts               float64
 	length               time.Duration
 
@@ -83,7 +85,7 @@ func (b *bench) up(ctx context.Context) error {
 	if err := b.until(ctx, func() bool { _, err := os.Stat(b.dir + "/munge/s"); return err == nil }); err != nil {
 		return fmt.Errorf("wait for munged: %w", err)
 	}
-	if err := b.start(prefix()+"/sbin/slurmctld", "-D", "-c", "-f", conf); err != nil {
+	if err := b.startApart(prefix()+"/sbin/slurmctld", "-D", "-c", "-f", conf); err != nil {
 		return err
 	}
 	b.ctld = b.started[len(b.started)-1].Process.Pid
@@ -246,6 +248,29 @@ func (b *bench) start(program string, args ...string) error {
 	}
 	b.started = append(b.started, cmd)
 	return nil
+}
+
+// startApart starts slurmctld on core 0 and keeps all else off that core: at a site agents, users' commands
+// and slurmds run on other machines. On a machine of one core they share it.
+func (b *bench) startApart(program string, args ...string) error {
+	if runtime.NumCPU() < 2 {
+		return b.start(program, args...)
+	}
+	others := fmt.Sprintf("1-%d", runtime.NumCPU()-1)
+	for _, pid := range append([]int{os.Getpid()}, b.pids()...) {
+		out, err := exec.Command("taskset", "--all-tasks", "--cpu-list", "--pid", others, strconv.Itoa(pid)).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("keep process %d off slurmctld's core: %w: %.200s", pid, err, out)
+		}
+	}
+	return b.start("taskset", append([]string{"--cpu-list", "0", program}, args...)...)
+}
+
+func (b *bench) pids() (pids []int) {
+	for _, cmd := range b.started {
+		pids = append(pids, cmd.Process.Pid)
+	}
+	return pids
 }
 
 // down ends the started processes, the last first.

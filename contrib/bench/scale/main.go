@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -60,9 +61,10 @@ type phase struct {
 
 func main() {
 	nodes := pflag.IntSlice("nodes", []int{1000, 5000}, "sizes of the cluster")
-	starts := pflag.Float64("starts", 20, "job starts per second under load")
+	starts := pflag.Float64("starts", 5, "job starts per second under load")
 	waiting := pflag.Int("waiting", 10000, "jobs that wait")
 	seconds := pflag.Int("seconds", 60, "of each phase")
+	pairs := pflag.Int("pairs", 3, "phases under load without and with agents, in turn")
 	live := pflag.Int("live", 8, "nodes with a slurmd, on which the jobs start")
 	out := pflag.String("json", "", "write the figures to this file too")
 	pflag.Parse()
@@ -70,7 +72,7 @@ func main() {
 	defer stop()
 	var all []phase
 	for _, n := range *nodes {
-		phases, err := measure(ctx, &bench{nodes: n, live: *live, waiting: *waiting, starts: *starts,
+		phases, err := measure(ctx, &bench{nodes: n, live: *live, waiting: *waiting, starts: *starts, pairs: *pairs,
 			length: time.Duration(*seconds) * time.Second})
 		all = append(all, phases...)
 		if err != nil {
@@ -116,7 +118,11 @@ func measure(ctx context.Context, b *bench) (phases []phase, err error) {
 	fmt.Printf("%-14s %-7s %8s %8s %9s %9s %18s %18s  %s\n", "phase", "agents", "core %", "starts/s", "updates/s",
 		"asked/s",
 		"sbatch p50/p99 ms", "squeue p50/p99 ms", "main, backfill mean cycle us")
-	for _, p := range []phase{{Name: "idle"}, {Name: "idle", Agents: true}, {Name: "load"}, {Name: "load", Agents: true}} {
+	plan := []phase{{Name: "idle"}, {Name: "idle", Agents: true}}
+	for range b.pairs {
+		plan = append(plan, phase{Name: "load"}, phase{Name: "load", Agents: true})
+	}
+	for _, p := range plan {
 		p.Nodes, p.submitted, p.queued = b.nodes, &samples{}, &samples{}
 		if p.Name == "load" {
 			if err := b.fill(ctx, p.Agents); err != nil {
@@ -130,7 +136,28 @@ func measure(ctx context.Context, b *bench) (phases []phase, err error) {
 			p.Starts, p.Updates, p.Asked, p.SbatchMS[0], p.SbatchMS[1], p.SqueueMS[0], p.SqueueMS[1], p.Main, p.Backfill)
 		phases = append(phases, p)
 	}
+	if all, times := ratios(phases); len(times) > 0 {
+		fmt.Printf("main cycle under load with agents: %.2f times that without; by pairs: %.2f\n", all, times)
+	}
 	return phases, nil
+}
+
+// ratios compares the mean main cycle under load with agents to that without: over all pairs of phases, and pair by
+// pair, which shows how far two phases differ by chance.
+func ratios(phases []phase) (all float64, times []float64) {
+	var without, sumWithout, sumWith float64
+	for _, p := range phases {
+		us, err := strconv.ParseFloat(p.Main, 64)
+		switch {
+		case p.Name != "load" || err != nil:
+		case !p.Agents:
+			without = us
+		case without > 0:
+			sumWithout, sumWith = sumWithout+without, sumWith+us
+			times = append(times, us/without)
+		}
+	}
+	return sumWith / sumWithout, times
 }
 
 // group waits for the goroutines that were started in the group.
