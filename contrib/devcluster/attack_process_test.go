@@ -56,7 +56,7 @@ func attackHooks(t *testing.T, c *cluster) {
 // What another user's processes call themselves, and where they put themselves, changes
 // nothing in what a job is said to use.
 func attackOwner(t *testing.T, c *cluster) {
-	delegated := filepath.Join("/sys/fs/cgroup/pids", filepath.Base(c.dir))
+	delegated := filepath.Join(c.dir, "cgroup/pids/delegated")
 	if err := os.Mkdir(delegated, 0o755); err != nil {
 		delegated = ""
 	} else {

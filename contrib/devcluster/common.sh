@@ -92,7 +92,7 @@ export_slurm() {
 daemon() {
 	local name=$1
 	shift
-	"$@" >>"$dir/log/$name.out" 2>&1 </dev/null || die "$name did not start; see $dir/log/"
+	("$@") >>"$dir/log/$name.out" 2>&1 </dev/null || die "$name did not start; see $dir/log/"
 	wait_for 60 test -s "$dir/pid/$name.raw" || die "$name left no pid file; see $dir/log/"
 	remember "$name" "$(cat "$dir/pid/$name.raw")"
 }
@@ -101,11 +101,11 @@ start_slurmctld() {
 	CARMA_CONF=$dir/etc/carma.toml daemon slurmctld "$slurm_sbin/slurmctld" -f "$SLURM_CONF" "$@"
 }
 
-start_slurmd() { daemon "slurmd.$1" "$slurm_sbin/slurmd" -f "$SLURM_CONF" -N "$1"; }
+start_slurmd() { daemon "slurmd.$1" in_cgroups "$slurm_sbin/slurmd" -f "$SLURM_CONF" -N "$1"; }
 
 start_agent() {
 	local state=$dir/simgpu/$1
-	SIMGPU_STATE=$state setsid "$dir/bin/carma-node" --config "$dir/etc/carma.toml" --node "$1" agent \
+	SIMGPU_STATE=$state in_cgroups setsid "$dir/bin/carma-node" --config "$dir/etc/carma.toml" --node "$1" agent \
 		>>"$dir/log/agent.$1.log" 2>&1 </dev/null &
 	remember "agent.$1" $!
 	disown

@@ -121,7 +121,7 @@ func TestConfineManyStarts(t *testing.T) {
 		t.Errorf("jobs with a GPU looked %d times without a lease", n)
 	}
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.eventually(kept, "^$")
+	c.eventually(c.kept, "^$")
 	c.noDrain()
 }
 
@@ -129,7 +129,7 @@ func TestConfineManyStarts(t *testing.T) {
 func TestConfineKilled(t *testing.T) {
 	c := confined(t, "--time-scale", "10")
 	orphans := func() { // what slurmstepds that were killed have left, of n1 alone
-		c.run("", "kill -9 $(cat /sys/fs/cgroup/freezer/slurm_n1/uid_*/job_*/step_*/cgroup.procs)")
+		c.run("", "kill -9 $(cat "+c.dir+"/cgroup/freezer/slurm_n1/uid_*/job_*/step_*/cgroup.procs)")
 	}
 	t.Cleanup(orphans)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -210,7 +210,7 @@ func TestConfineKilled(t *testing.T) {
 	c.restart("slurmd", "n1")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
 	// Processes that outlive their job keep its cgroup, and open nothing.
-	steps, _ := filepath.Glob("/sys/fs/cgroup/devices/slurm_n1/uid_*/job_*/step_*")
+	steps, _ := filepath.Glob(c.dir + "/cgroup/devices/slurm_n1/uid_*/job_*/step_*")
 	for _, step := range steps {
 		out, _, err := c.run("", "echo $$ >"+step+"/cgroup.procs && exec runuser -u "+carol+" -- simgpu devices "+
 			c.dir+"/dev/n1")
@@ -220,5 +220,5 @@ func TestConfineKilled(t *testing.T) {
 	}
 	t.Logf("%d steps have outlived their jobs", len(steps))
 	orphans()
-	c.eventually(kept, "^$")
+	c.eventually(c.kept, "^$")
 }

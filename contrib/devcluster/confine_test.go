@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // confined starts a cluster whose GPUs have device nodes and whose tasks are in cgroups.
@@ -49,10 +50,10 @@ func (c *cluster) leased(id string) string {
 }
 
 // groups lists what CARMA has made for jobs among the cgroups.
-func groups() string {
+func (c *cluster) groups() string {
 	var found []string
 	for _, pattern := range []string{
-		"/sys/fs/cgroup/devices/slurm*/uid_*/job_*",
+		c.dir + "/cgroup/devices/slurm*/uid_*/job_*",
 		"/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_*",
 	} {
 		dirs, _ := filepath.Glob(pattern)
@@ -63,10 +64,10 @@ func groups() string {
 
 // kept lists the cgroups that CARMA itself has made. Slurm leaves its own behind when a
 // slurmstepd is killed.
-func kept() string {
+func (c *cluster) kept() string {
 	var found []string
 	for _, pattern := range []string{
-		"/sys/fs/cgroup/devices/slurm*/uid_*/job_*/carma",
+		c.dir + "/cgroup/devices/slurm*/uid_*/job_*/carma",
 		"/sys/fs/cgroup/system.slice/*slurmstepd.scope/*/carma",
 	} {
 		dirs, _ := filepath.Glob(pattern)
@@ -81,8 +82,8 @@ func (c *cluster) extern(id, user, command string) string {
 	c.t.Helper()
 	var dirs []string
 	for _, pattern := range []string{
-		"/sys/fs/cgroup/devices/slurm*/uid_*/job_" + id + "/step_extern/task_*",
-		"/sys/fs/cgroup/devices/slurm*/uid_*/job_" + id + "/step_extern",
+		c.dir + "/cgroup/devices/slurm*/uid_*/job_" + id + "/step_extern/task_*",
+		c.dir + "/cgroup/devices/slurm*/uid_*/job_" + id + "/step_extern",
 		"/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_" + id + "/step_extern/user/task_*",
 	} {
 		found, _ := filepath.Glob(pattern)
@@ -173,7 +174,7 @@ func TestConfine(t *testing.T) {
 	if !regexp.MustCompile("^(0,1\nGPU-.*\n0,1|1,0\nGPU-.*\n1,0)\n").Match(text) { // in the order of its slots
 		t.Errorf("a job of two GPUs finds them as %q", text)
 	}
-	c.eventually(groups, "^$")
+	c.eventually(c.groups, "^$")
 	// What is not wanted any more confines nobody.
 	c.setDevices("confine = \"none\"")
 	c.restart("agent")
@@ -183,8 +184,43 @@ func TestConfine(t *testing.T) {
 	if left, _ := filepath.Glob("/sys/fs/bpf/carma/n1/*"); left != nil {
 		t.Errorf("left: %v", left)
 	}
-	c.eventually(groups, "^$")
+	c.eventually(c.groups, "^$")
 	c.nothingLeft()
+}
+
+// The same user's job 1 on node n1 of two clusters on this machine: each opens the GPUs of its own cluster, and
+// the one stays as it is when the other's cluster goes.
+func TestClustersSideBySide(t *testing.T) {
+	if cgroup2() {
+		t.Skip("systemd names slurmd's scope after the node: one cluster with cgroups v2 at a time")
+	}
+	var clusters []*cluster
+	wants := []string{"^[0-3]$", "^[0-3],[0-3]$"}
+	body := "until [ -e go ]; do simgpu devices $SIMGPU_DEV; sleep 0.2; done\n"
+	for i := range wants {
+		c := confined(t)
+		clusters = append(clusters, c)
+		if id := c.sbatch(alice, "-o opens", fmt.Sprintf("#SBATCH --gres=gpu:%d -p gpu\n#CARMA mem=6G\n", i+1)+body); id != "1" {
+			t.Fatalf("the first job is job %s", id)
+		}
+	}
+	opens := func(i int) {
+		t.Helper()
+		c := clusters[i]
+		c.eventually(func() string {
+			os.Truncate(filepath.Join(c.dir, "jobs/opens"), 0)
+			time.Sleep(time.Second)
+			return c.sh("", "tr -d '\\0' <opens | sort -u")
+		}, wants[i])
+	}
+	opens(0)
+	opens(1)
+	clusters[0].sh("", "scancel 1")
+	clusters[0].eventually(func() string { return clusters[0].leases("n1") }, "^$")
+	clusters[0].restart("slurmd")
+	opens(1)
+	clusters[1].sh("", "touch go")
+	clusters[1].ends("1", "COMPLETED")
 }
 
 // CARMA goes while jobs run: no program, no access list and no cgroup of its own stays, and
@@ -197,7 +233,7 @@ func TestConfineRemoved(t *testing.T) {
 		c.sbatch(bob, "-J plain", "#SBATCH -p plain\n"+wait),
 	}
 	c.eventually(func() string { return c.sh("", "ls | grep -c 'began$' || true") }, "^2$")
-	if kept() == "" {
+	if c.kept() == "" {
 		t.Error("jobs run and have no cgroup of CARMA's")
 	}
 	c.sh("", "read -r pid _ <"+c.dir+"/pid/agent.n1; kill $pid; "+
@@ -207,18 +243,18 @@ func TestConfineRemoved(t *testing.T) {
 		return c.sh("", "scontrol show config | grep -cE '^(Prolog|Epilog) .*= /' || true")
 	}, "^0$")
 	c.sh("", "carma-node --node n1 unconfine")
-	if left, _ := filepath.Glob("/sys/fs/bpf/carma/n1*"); kept() != "" || left != nil {
-		t.Errorf("left: %s %v", kept(), left)
+	if left, _ := filepath.Glob("/sys/fs/bpf/carma/n1*"); c.kept() != "" || left != nil {
+		t.Errorf("left: %s %v", c.kept(), left)
 	}
 	c.sh("", "touch go")
 	for _, id := range ids {
 		c.ends(id, "COMPLETED")
 	}
-	c.eventually(groups, "^$")
+	c.eventually(c.groups, "^$")
 	if got := c.sh(alice, "srun -Q -p plain simgpu devices "+c.dir+"/dev/n1"); got != "0,1,2,3" {
 		t.Errorf("a job that comes later opens %s", got)
 	}
-	c.eventually(groups, "^$")
+	c.eventually(c.groups, "^$")
 }
 
 // setDevices adds a line to the table of devices in carma.toml.
@@ -282,6 +318,6 @@ func TestConfineBesideOthers(t *testing.T) {
 			t.Errorf("task %d: %s", i+1, text)
 		}
 	}
-	c.eventually(groups, "^$")
+	c.eventually(c.groups, "^$")
 	c.noDrain()
 }

@@ -46,11 +46,14 @@ func separated(t *testing.T) *cluster {
 }
 
 // contained starts slurmd anew, so that it sees no cgroup v2 beside v1: crun 1.8 does not run
-// where both have controllers. env is added to slurmd's environment.
+// where both have controllers. And it sees the cluster's cgroups where enroot looks for them. env is added to
+// slurmd's environment.
 func (c *cluster) contained(env ...string) {
 	c.t.Helper()
 	restart := exec.Command("unshare", "--mount", "sh", "-c",
-		"! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; exec ./devcluster restart "+c.dir+" slurmd")
+		"! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; "+
+			"for h in "+c.dir+"/cgroup/*/; do [ ! -d $h ] || mount --bind $h /sys/fs/cgroup/$(basename $h); done; "+
+			"exec ./devcluster restart "+c.dir+" slurmd")
 	restart.Env = append(os.Environ(), env...)
 	if out, err := restart.CombinedOutput(); err != nil {
 		c.t.Fatalf("%v\n%s", err, out)

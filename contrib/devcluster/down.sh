@@ -23,6 +23,7 @@ cluster_down() {
 	stop slurmdbd
 	stop mysql
 	stop munged
+	forget_cgroups
 	forget_users
 }
 

@@ -46,7 +46,7 @@ func TestMemoryHeld(t *testing.T) {
 		t.Errorf("report %+v", r)
 	}
 	c.nothingLeft()
-	if got := groups(); got != "" {
+	if got := c.groups(); got != "" {
 		t.Errorf("cgroups are left: %s", got)
 	}
 	if strings.Contains(log(), "does not hold jobs") {

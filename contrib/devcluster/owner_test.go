@@ -34,7 +34,7 @@ func TestOwners(t *testing.T) {
 	}
 	c.eventually(gpu, `^used true, closed ""$`)
 
-	hierarchy := "/sys/fs/cgroup/freezer"
+	hierarchy := c.dir + "/cgroup/freezer"
 	if cgroup2() {
 		hierarchy = "/sys/fs/cgroup"
 	}

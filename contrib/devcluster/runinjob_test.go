@@ -13,9 +13,7 @@ import (
 )
 
 // cgroups gives a cluster proctrack/cgroup and task/cgroup, which constrains
-// devices, and PrologFlags. It needs cgroup v1, as slurmd of v2 wants systemd or a
-// cgroup of its own. slurmd's cgroups have the names of its nodes: one cluster at a
-// time.
+// devices, and PrologFlags.
 func (c *cluster) cgroups(prologFlags string) {
 	c.t.Helper()
 	lockCgroups(c.t)
@@ -26,9 +24,9 @@ func (c *cluster) cgroups(prologFlags string) {
 	}
 	conf := strings.NewReplacer("proctrack/linuxproc", "proctrack/cgroup", "task/none", "task/cgroup",
 		"PrologFlags=Alloc\n", "PrologFlags="+prologFlags+"\n").Replace(string(text))
-	cgroup := "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainDevices=yes\n"
+	cgroup := "CgroupPlugin=cgroup/v1\nCgroupMountpoint=" + c.dir + "/cgroup\nConstrainDevices=yes\n"
 	if cgroup2() {
-		cgroup = strings.Replace(cgroup, "v1", "v2", 1)
+		cgroup = "CgroupPlugin=cgroup/v2\nCgroupMountpoint=/sys/fs/cgroup\nConstrainDevices=yes\n"
 	}
 	for file, text := range map[string]string{path: conf, filepath.Join(c.dir, "etc", "cgroup.conf"): cgroup} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -40,10 +38,13 @@ func (c *cluster) cgroups(prologFlags string) {
 	c.eventually(func() string { return c.sh("", "sinfo -h -p plain -o %T") }, "^idle")
 }
 
-// lockCgroups waits until no other test has a cluster with cgroups: the nodes of all have
-// the same names.
+// lockCgroups waits until no other test has a cluster with cgroups v2, whose names are those of the
+// nodes: n1 in all clusters. In v1 each cluster has cgroups of its own (cgroups.sh).
 func lockCgroups(t *testing.T) {
 	t.Helper()
+	if !cgroup2() {
+		return
+	}
 	lock, err := os.OpenFile("/run/carma-devcluster.cgroups", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +72,6 @@ func needsCgroups(t *testing.T) {
 			t.Skipf("no cgroup v1 that can be written: %v", err)
 		}
 		os.Remove(dir)
-		// Registered before the cluster, so done after it: slurmd leaves it.
-		t.Cleanup(func() { os.Remove(filepath.Join("/sys/fs/cgroup", controller, "slurm_n1")) })
 	}
 }
 

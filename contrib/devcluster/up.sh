@@ -97,6 +97,8 @@ write_all() {
 		[ "$real_mps" = no ] || : >"$dir/simgpu/$n.real-mps" # simjob does not speak with it
 	done
 	[ "$confine$observe" = nono ] || write_devices
+	[ -z "$(hierarchies)" ] || make_cgroups
+	write_cgroup_conf
 	pick_ports
 	write_slurm_conf
 	write_gres_conf
@@ -108,7 +110,7 @@ write_all() {
 }
 
 # write_devices: device nodes of the GPUs, with NVIDIA's major and no driver behind: EPERM
-# tells a denial from ENXIO. And cgroup.conf, so that Slurm puts tasks into cgroups.
+# tells a denial from ENXIO.
 write_devices() {
 	local n i
 	for n in $(nodes); do
@@ -118,15 +120,21 @@ write_devices() {
 			chmod 666 "$dir/dev/$n/nvidia$i"
 		done
 	done
-	{
+}
+
+# write_cgroup_conf: where the cgroups are, and that Slurm confines tasks by them.
+write_cgroup_conf() {
+	if [ -d "$dir/cgroup" ]; then
+		printf '%s\n' CgroupPlugin=cgroup/v1 "CgroupMountpoint=$dir/cgroup"
+	elif [ "$confine$observe" != nono ]; then
 		if [ -e /sys/fs/cgroup/cgroup.procs ]; then echo CgroupPlugin=cgroup/v2; else echo CgroupPlugin=cgroup/v1; fi
-		echo "CgroupMountpoint=/sys/fs/cgroup"
-		echo "ConstrainDevices=yes"
-	} >"$dir/etc/cgroup.conf"
+		echo CgroupMountpoint=/sys/fs/cgroup
+	fi >"$dir/etc/cgroup.conf"
+	[ "$confine$observe" = nono ] || echo ConstrainDevices=yes >>"$dir/etc/cgroup.conf"
 }
 
 # cgroups: whether they can be made here. In a container root often may not.
-cgroups() { [ -w /sys/fs/cgroup/devices ] || [ -w /sys/fs/cgroup/cgroup.procs ]; }
+cgroups() { [ -d "$dir/cgroup" ] || [ -w /sys/fs/cgroup/cgroup.procs ]; }
 
 # pick_ports: one for slurmctld, one for each slurmd, two for the accounting database. A port that somebody
 # takes in between makes the daemon fail and up with it. Above 32767 the kernel
