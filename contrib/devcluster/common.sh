@@ -92,7 +92,7 @@ export_slurm() {
 daemon() {
 	local name=$1
 	shift
-	("$@") >>"$dir/log/$name.out" 2>&1 </dev/null || die "$name did not start; see $dir/log/"
+	("$@") >>"$dir/log/$name.out" 2>&1 </dev/null 8<&- || die "$name did not start; see $dir/log/"
 	wait_for 60 test -s "$dir/pid/$name.raw" || die "$name left no pid file; see $dir/log/"
 	remember "$name" "$(cat "$dir/pid/$name.raw")"
 }

@@ -136,15 +136,17 @@ write_cgroup_conf() {
 # cgroups: whether they can be made here. In a container root often may not.
 cgroups() { [ -d "$dir/cgroup" ] || [ -w /sys/fs/cgroup/cgroup.procs ]; }
 
-# pick_ports: one for slurmctld, one for each slurmd, two for the accounting database. A port that somebody
-# takes in between makes the daemon fail and up with it. Above 32767 the kernel
-# gives ports to outgoing connections.
+# pick_ports: one for slurmctld, one for each slurmd, two for the accounting database. Above 32767 the
+# kernel gives ports to outgoing connections. Until all are listened to, no other cluster picks: the lock is
+# on the network namespace, which clusters share whose files are apart (contrib/bare.sh).
 pick_ports() {
 	local try p
+	exec 8</proc/self/ns/net
+	flock 8
 	for try in 1 2 3 4 5 6 7 8 9 10; do
 		port=$((20000 + RANDOM % 12500))
 		for p in $(seq $port $((port + node_count + 3))); do
-			if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then continue 2; fi
+			! listened "$p" || continue 2
 		done
 		return 0
 	done
@@ -383,12 +385,14 @@ start_all() {
 	chmod 600 "$dir/munge/key"
 	# --force: munged otherwise refuses a directory whose parents others can write.
 	/usr/sbin/munged --force --socket="$dir/munge/s" --key-file="$dir/munge/key" --pid-file="$dir/pid/munged.raw" \
-		--log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" >>"$dir/log/munged.out" 2>&1 || die "munged did not start; see $dir/log/munged.out"
-	wait_for 10 test -s "$dir/pid/munged.raw" || die "munged left no pid file"
+		--log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" >>"$dir/log/munged.out" 2>&1 8<&- || die "munged did not start; see $dir/log/munged.out"
+	wait_for 60 test -s "$dir/pid/munged.raw" || die "munged left no pid file"
 	remember munged "$(cat "$dir/pid/munged.raw")"
 	[ "$dbd" = no ] || start_dbd
 	start_slurmctld -c
 	for n in $(nodes); do start_slurmd "$n"; done
+	wait_for 60 listening || die "slurmctld or a slurmd does not listen; see $dir/log/"
+	exec 8<&-
 	if carma_on; then
 		for n in $(nodes); do start_agent "$n"; done
 	fi
@@ -396,6 +400,14 @@ start_all() {
 	! carma_on || wait_for 60 all_read || die "the agents read no GPUs; see $dir/log/agent.*.log"
 	! carma_on || [ "$observe" = yes ] || ! extra_constraints ||
 		wait_for 60 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
+}
+
+# listened PORT: slurmctld would note a connection without a message as an error. 0A is LISTEN.
+listened() { grep -qs "^ *[0-9]*: [0-9A-F]*:$(printf %04X "$1") [^ ]* 0A " /proc/net/tcp /proc/net/tcp6; }
+
+listening() {
+	local p
+	for p in $(seq "$port" $((port + node_count))); do listened "$p" || return 1; done
 }
 
 all_idle() { [ "$(timeout 20 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }
