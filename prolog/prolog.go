@@ -164,6 +164,7 @@ type launch struct {
 
 	booking    *tres.List // as slurmctld has it; nil: nobody has asked
 	kept       bool       // GPUs are kept for the job, or none are to be kept
+	behind     time.Time  // when another job of the user was last seen to have waited for longer
 	told       bool       // the user has been told that the job cannot start
 	stays      bool       // the job cannot return to the queue
 	yielding   yielding

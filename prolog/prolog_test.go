@@ -24,6 +24,7 @@ import (
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 
@@ -516,7 +517,11 @@ func TestPrologGivesBackOften(t *testing.T) {
 		h.Restart, h.OneNode = c.restart, true
 		c.job(&h)
 		w.prolog(t, h)
-		if want := append(strings.Split(c.asked, ","), "incomplete 7", "update 7"+c.change,
+		want := strings.Split(c.asked, ",")
+		if c.kept >= 0 {
+			want = append(want, "queue gpu,gpu-ex")
+		}
+		if want = append(want, "incomplete 7", "update 7"+c.change,
 			"job 7"); !slices.Equal(w.slurm.calls, want) || w.slurm.startIn != latestStart {
 			t.Errorf("%s: calls %q, want %q; starts in %v", c.name, w.slurm.calls, want, w.slurm.startIn)
 		}
@@ -1017,6 +1022,59 @@ func TestPrologKeepsNoStaleGPUs(t *testing.T) {
 		l.keep(t.Context())
 		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != kept {
 			t.Errorf("readings of %s ago: kept %+v, %v", age, s.Holds, err)
+		}
+	}
+}
+
+// Prologs of all nodes keep GPUs for one job of a user at a time: the job that has waited in a Prolog for longest, or
+// was returned to the queue as often.
+func TestPrologKeepsForOneJobOfAUser(t *testing.T) {
+	now := time.Now()
+	waits := func(id, uid uint32, ago time.Duration) schedule.Job {
+		return schedule.Job{ID: id, UID: uid, Partition: "gpu", State: jobstate.Running, Reason: jobstate.InProlog,
+			Start: now.Add(-ago).Truncate(time.Second), Nodes: "n2"}
+	}
+	own := waits(7, hook(7).UID, time.Minute)
+	running := waits(3, own.UID, time.Hour)
+	running.Reason = jobstate.None
+	returned := func(id uint32, restarts int, priority int64) schedule.Job {
+		j := waits(id, own.UID, 0)
+		j.State, j.Reason, j.Start, j.Nodes = jobstate.Pending, jobstate.BeginTime, time.Time{}, ""
+		j.Restarts, j.Priority = restarts, priority
+		return j
+	}
+	for name, c := range map[string]struct {
+		others []schedule.Job
+		kept   int
+	}{
+		"alone":                            {nil, 1},
+		"another that runs":                {[]schedule.Job{running}, 1},
+		"one that waits for longer":        {[]schedule.Job{waits(6, own.UID, time.Hour)}, 0},
+		"one that waits as long":           {[]schedule.Job{waits(6, own.UID, time.Minute)}, 0},
+		"a later one that waits as long":   {[]schedule.Job{waits(8, own.UID, time.Minute)}, 1},
+		"one that waits for less":          {[]schedule.Job{waits(6, own.UID, time.Second)}, 1},
+		"an older one in the queue again":  {[]schedule.Job{returned(6, 5, 1)}, 0},
+		"a later one in the queue again":   {[]schedule.Job{returned(8, 5, 1)}, 1},
+		"one that was returned once":       {[]schedule.Job{returned(6, 1, 1)}, 1},
+		"one in the queue, held":           {[]schedule.Job{returned(6, 5, 0)}, 1},
+		"another user's that waits longer": {[]schedule.Job{waits(6, own.UID+1, time.Hour)}, 1},
+	} {
+		w := newWorld(t)
+		if err := w.book.PutReadings(t.Context(), idle(2)); err != nil {
+			t.Fatal(err)
+		}
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+		w.slurm.queue = append(c.others, own)
+		l := w.arrive(t.Context(), hook(7), w.book, w.slurm)
+		l.keep(t.Context())
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != c.kept {
+			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
+		}
+		w.slurm.queue = []schedule.Job{own}
+		l.behind = time.Time{} // a while later
+		l.keep(t.Context())
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 1 {
+			t.Errorf("%s, which has gone: kept %+v, %v", name, s.Holds, err)
 		}
 	}
 }

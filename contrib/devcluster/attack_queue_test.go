@@ -195,6 +195,44 @@ func (c *cluster) empty() {
 	c.eventually(func() string { return c.sh("", "squeue -h") + c.leases("n1") }, "^$")
 }
 
+// Jobs of all GPUs, one on each node, keep the GPUs of one node from everybody, not the cluster.
+func TestAttackHoldsOnAllNodes(t *testing.T) {
+	c := up(t, "--time-scale", "20")
+	if c.publishes() {
+		t.Skip("from Slurm 24.11 on such a job waits in the queue, and the steward holds for one job of a user")
+	}
+	c.settings(map[string]string{"hooks.wait": `"1s"`})
+	holds := func() (nodes string) {
+		for _, node := range []string{"n1", "n2"} {
+			var kept int
+			if err := c.ledger(node).QueryRow("SELECT count(DISTINCT job_id) FROM hold").Scan(&kept); err != nil {
+				t.Fatal(err)
+			}
+			nodes += fmt.Sprint(kept)
+		}
+		return nodes
+	}
+	var large []string
+	for _, node := range []string{"n1", "n2"} {
+		for range 4 { // as booked, the node has room; no GPU has
+			id := c.sbatch(bob, "-w "+node, shares("20G"))
+			c.waiting([]string{id}, "%T %r", "RUNNING None")
+		}
+		id := c.sbatch(alice, "--no-requeue -w "+node, "#SBATCH --gres=gpu:4\n#CARMA mem=19G\nexec sleep 1h\n")
+		c.eventually(func() string { return c.job(id, "%r") }, "Prolog")
+		large = append(large, id)
+	}
+	c.eventually(holds, "^10$")
+	time.Sleep(30 * time.Second)
+	if got := holds(); got != "10" {
+		t.Errorf("jobs for which GPUs are held on n1 and n2: %s, want 10", got)
+	}
+	c.sh("", "scancel "+large[0])
+	c.eventually(holds, "^01$")
+	c.empty()
+	c.nothingLeft()
+}
+
 // GPUs are not kept for a job whose user has it wait.
 func attackKept(t *testing.T, c *cluster) {
 	c.settings(map[string]string{"hold.after": `"1s"`})
