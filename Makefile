@@ -105,11 +105,14 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@echo "build: $@"
 	@$(GO) build -o $@ ./contrib/progress
 
-test: $(PROGRESS) ## all that a change must pass: lint, unit tests, a real Slurm
-	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
+# Tests that take minutes and seldom fail are left to test-all, which CI runs.
+test: export SHORT = -short
+test: test-all ## what a change must pass: lint, unit tests, a real Slurm
+test-all: $(PROGRESS) ## that, with the tests that take minutes
+	@$(PROGRESS) make "make test$(if $(SHORT),,-all)" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
 
 test-unit: deps-test-unit $(PROGRESS) ## go test ./...
-	@$(PROGRESS) go ./...
+	@$(PROGRESS) go $(SHORT) ./...
 
 test-shim: deps-test-shim libcarma shim ## slurmctld's plugin in a host program, under the sanitizers; N= hostile jobs
 	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
@@ -135,7 +138,7 @@ test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile va
 # control daemon, as root; tests whose jobs need an MPS server are skipped.
 test-integration: deps-test-integration all $(PROGRESS) ## tests on a real Slurm, as root by sudo; RUN= takes some
 	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null
-	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
+	@$(PROGRESS) go $(AS_ROOT) $(SHORT) -tags integration -count=1 -parallel 6 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX

@@ -92,13 +92,13 @@ test-containers) ## jobs in containers: pyxis with enroot, Apptainer, crun, podm
 
 # With nothing but what the README names; root makes the Debian. CI runs a part of the second
 # (.ci/run).
-test-debian12) ## make demo and make test in a new Debian 12
+test-debian12) ## make demo and make test-all in a new Debian 12
 	deps
-	contrib/bare.sh bookworm user 'make demo' user 'make test'
+	contrib/bare.sh bookworm user 'make demo' user 'make test-all'
 	;;
-test-debian13) ## make demo and make test in a new Debian 13
+test-debian13) ## make demo and make test-all in a new Debian 13
 	deps
-	contrib/bare.sh trixie user 'make demo' user 'make test'
+	contrib/bare.sh trixie user 'make demo' user 'make test-all'
 	;;
 
 # In a new Debian 12 and 13: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some.

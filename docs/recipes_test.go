@@ -148,6 +148,9 @@ var recipes = map[string][]change{
 // TestRecipes: what recipes.md says to touch for something new suffices, to build and to
 // pass the tests of the packages that take part, in a copy of the tree.
 func TestRecipes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds a second tree: make test-all runs it")
+	}
 	copied := copyTree(t)
 	var packages []string
 	for name, changes := range recipes {

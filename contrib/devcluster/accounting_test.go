@@ -270,6 +270,7 @@ func (c *cluster) sampled() (seen, unowned float64) {
 // Over 500 jobs, jobs and nobody together have used what the GPUs' counters say from
 // the agent's first look at them on.
 func TestEnergyConserved(t *testing.T) {
+	takesMinutes(t)
 	const scale = 20
 	c := up(t, "--nodes", "1", "--time-scale", fmt.Sprint(scale))
 	counter := func() float64 { return c.joules("n1") / scale } // what NVML says is of real time

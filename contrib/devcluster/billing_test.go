@@ -17,6 +17,7 @@ import (
 // Jobs that share and jobs that own GPUs are billed by booked memory x time: what slurmdbd bills a job is a whole
 // number, so that a GPU has to cost many (docs/admin.md). CARMA_BILLING=30m has the jobs run for so long.
 func TestBilledByMemory(t *testing.T) {
+	takesMinutes(t)
 	needsServer(t)
 	needsMySQL(t)
 	c := up(t, "--nodes", "2", "--slurmdbd")

@@ -105,6 +105,14 @@ func needsServer(t *testing.T) {
 	}
 }
 
+// takesMinutes leaves a test to make test-all, which CI runs.
+func takesMinutes(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes minutes: make test-all runs it")
+	}
+}
+
 // shortDir is where clusters lie: short, for UNIX sockets lie below it, and device nodes
 // can be opened there, which they cannot on Debian 13's /tmp.
 func shortDir() string {

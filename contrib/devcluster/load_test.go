@@ -222,6 +222,7 @@ type end struct {
 // ends as its script explains, and nothing is left. $CARMA_JOBS says how many
 // (CI: 300; 3000 take half an hour here).
 func TestJobMix(t *testing.T) {
+	takesMinutes(t)
 	count := 300
 	if n, err := strconv.Atoi(os.Getenv("CARMA_JOBS")); err == nil {
 		count = n

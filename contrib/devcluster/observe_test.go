@@ -32,6 +32,7 @@ type seen struct {
 // Without any line of CARMA's in slurm.conf the agent finds all jobs, older ones too, and records what
 // they used; stopped, killed and started again it harms no job, and it changes nothing in Slurm.
 func TestObserve(t *testing.T) {
+	takesMinutes(t)
 	const scale = 10
 	c := up(t, "--nodes", "1", "--time-scale", fmt.Sprint(scale), "--observe")
 	for _, file := range []string{"slurm.conf", "gres.conf"} {

@@ -88,6 +88,7 @@ func resident(mem string, smact int) string {
 // In one and the same situation each policy takes another GPU; exclusive takes
 // none, and the job waits.
 func TestPolicies(t *testing.T) {
+	takesMinutes(t)
 	c := up(t, "--nodes", "1", "--gpu-model", "h100")
 	c.settings(map[string]string{"placement.policy": `"exclusive"`,
 		"placement.allow_policies": `["rr", "magm", "lug", "mug", "first-fit", "best-fit", "exclusive"]`,
@@ -329,6 +330,7 @@ func (c *cluster) promised(node string) (mib int64, leases int) {
 // From the end of a job to the raised count in slurmctld; and how many updates
 // a burst of starts costs.
 func TestPublication(t *testing.T) {
+	takesMinutes(t)
 	c := up(t, "--nodes", "1")
 	var raises []time.Duration
 	for range 5 {

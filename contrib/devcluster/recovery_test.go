@@ -128,6 +128,7 @@ func needsPtrace(t *testing.T) {
 // What cannot be requeued says why, and what can be is not lost for want of
 // the recovery partition. Nobody acts on the attempt that failed.
 func TestRequeueRules(t *testing.T) {
+	takesMinutes(t)
 	needsServer(t)
 	c := up(t)
 	never := c.sbatch(alice, "--no-requeue", oomOnce)

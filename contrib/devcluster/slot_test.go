@@ -16,6 +16,7 @@ import (
 // and goes on from its checkpoint; its step gets the signal, or its batch shell.
 // One that did not ask to be requeued has ended.
 func TestTimeSlots(t *testing.T) {
+	takesMinutes(t)
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"partition.gpu.time_slot": `"1m"`})
 	c.eventually(func() string { // slurmctld reads carma.toml when it has a moment

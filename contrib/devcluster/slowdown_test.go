@@ -62,6 +62,7 @@ func (c *cluster) look(all map[int]*progress) {
 // With placement.max_slowdown no job is slowed beyond that on GPUs that it shares. A job
 // that asks for less than any shared GPU can give waits, and has one alone.
 func TestSlowdownBound(t *testing.T) {
+	takesMinutes(t)
 	needsServer(t)
 	const bound, within = 1.5, 1.05
 	c := up(t, "--nodes", "1", "--time-scale", "10")

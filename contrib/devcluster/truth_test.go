@@ -130,6 +130,7 @@ const alone = "#CARMA policy=exclusive\n"
 
 // Records against what the simulator's laws say, for twelve jobs of every kind.
 func TestRecordsAreTrue(t *testing.T) {
+	takesMinutes(t)
 	needsServer(t)
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"placement.policy": `"mug"`, "placement.settle": `"3s"`, "nvml.interval": `"250ms"`})
