@@ -101,6 +101,26 @@ test-debian13) ## make demo and make test-all in a new Debian 13
 	contrib/bare.sh trixie user 'make demo' user 'make test-all'
 	;;
 
+# Of the last commit, in clones: builds are apart, and all else of the machine is shared.
+test-side-by-side) ## two make test (COMMAND=) at the same time
+	deps test
+	clones=$(mktemp -d)
+	runs=() status=0
+	for i in 1 2; do
+		git clone -q . "$clones/$i"
+		bash -c "cd '$clones/$i' && ${COMMAND:-make test}" >"$clones/$i.log" 2>&1 &
+		runs+=($!)
+	done
+	for i in 1 2; do
+		wait "${runs[i - 1]}" || status=1
+		echo "test-side-by-side: $i"
+		grep -A 8 '^FAILED ' "$clones/$i.log" || true
+		tail -n 2 "$clones/$i.log"
+	done
+	[ $status = 0 ] || { echo "test-side-by-side: the clones and their logs stay in $clones" >&2; exit 1; }
+	rm -rf "$clones"
+	;;
+
 # In a new Debian 12 and 13: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some.
 test-surroundings) ## COMMAND= (make test) in the surroundings of contrib/surroundings.sh
 	deps
