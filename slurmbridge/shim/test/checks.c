@@ -7,18 +7,21 @@
 #include "host.h"
 
 /* On a machine that is busy elsewhere an answer may come after its 50 ms; the
- * job must then be as it was written, and the next one is tried a little later:
- * as long as a late call has not ended, others are turned away at once. */
+ * job must then be as it was written, or have whole GPUs and its user be told, and
+ * the next one is tried a little later: as long as a late call has not ended, others
+ * are turned away at once. */
 void check_annotate(const char *script)
 {
 	job_desc_msg_t job;
 	char *err;
 
 	for (int tries = 0;; tries++) {
-		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err && tries < 1000);
-		if (strcmp(job.tres_per_node, GRES "gpu:1"))
+		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && tries < 1000);
+		if (!err && strcmp(job.tres_per_node, GRES "gpu:1"))
 			break;
-		CHECK(!job.spank_job_env_size && !job.admin_comment);
+		CHECK(err ? strstr(err, "whole GPUs") && strstr(job.tres_per_node, GRES "carma:")
+			  : !job.spank_job_env_size && !job.admin_comment);
+		free(err);
 		clear(&job);
 		nap(); /* a library that is stuck turns everybody away at once */
 	}
@@ -51,9 +54,11 @@ void check_tasks_per_gpu(const char *script)
 			if (named)
 				job.tres_per_job = strdup(GRES "gpu:1");
 			CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && tries < 1000);
-			if (job.tres_per_node) /* answered in time */
+			if (job.tres_per_node && !err) /* answered in time */
 				break;
-			CHECK(job.ntasks_per_tres == 2 && !job.tres_per_job == !named);
+			CHECK(err || (job.ntasks_per_tres == 2 && !job.tres_per_job == !named));
+			free(err);
+			err = NULL;
 			clear(&job);
 			nap();
 		}
@@ -89,6 +94,7 @@ void check_forged(const char *script)
 		CHECK(!strncmp(job.admin_comment, "of an earlier plugin carma={", 28));
 	else
 		CHECK(!spank(&job, "CARMA_MODE"));
+	free(err); /* of whole GPUs */
 	clear(&job);
 }
 
@@ -217,11 +223,13 @@ void check_keys_of_values(void)
 		job.script = strdup("#!/bin/sh\n#CARMA on vars=MODEL\ntrue\n");
 		job.environment = env;
 		job.env_size = 2;
-		CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !err);
+		CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS);
 		if (spank(&job, "CARMA_KEY")) /* answered in time */
 			snprintf(key[i++], sizeof(key[0]), "%s", spank(&job, "CARMA_KEY"));
 		else
 			nap();
+		free(err); /* of whole GPUs */
+		err = NULL;
 		job.environment = NULL;
 		clear(&job);
 	}
