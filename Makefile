@@ -20,6 +20,19 @@ export GOPATH ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/go
 export STATICCHECK_CACHE ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/.cache/staticcheck
 endif
 
+# make GOARCH=arm64 on another machine: by Debian's cross compiler (make deps-test-arm64), into a folder of
+# its own, so that what was built for this machine stays.
+ifeq ($(GOARCH)$(filter aarch64,$(shell uname -m)),arm64)
+OUT = build/arm64/
+export GOARCH
+export CGO_ENABLED = 1
+export CC = aarch64-linux-gnu-gcc
+crossed = all commands libcarma shim spank simgpu lint-c install packages
+ifneq ($(filter-out $(crossed),$(MAKECMDGOALS)),)
+$(error With GOARCH=arm64 on a machine of another kind there are only: $(crossed))
+endif
+endif
+
 HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -ffile-prefix-map=$(CURDIR)=. -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
@@ -51,21 +64,21 @@ SPANK = slurmbridge/spank
 SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
 .PHONY: all commands libcarma shim spank simgpu deps demo test test-unit test-shim test-spank test-simgpu test-placement test-hooks \
-	test-integration lint man gpu-kit install packages release clean help soak
+	test-integration lint lint-c man gpu-kit install packages release clean help soak
 
 all: commands libcarma shim spank simgpu ## everything, into bin/ and lib/
 
 commands: ## carma-node, carma-report, carma-estimate, carma-sim
-	@echo "build: bin/$(COMMANDS)"
-	@$(GO) build -ldflags "$(LDFLAGS)" -o bin/ $(addprefix ./cmd/,$(COMMANDS))
+	@echo "build: $(OUT)bin/$(COMMANDS)"
+	@$(GO) build -ldflags "$(LDFLAGS)" -o $(OUT)bin/ $(addprefix ./cmd/,$(COMMANDS))
 
 libcarma: ## what slurmctld loads
-	@echo "build: lib/libcarma.so"
-	@$(GO) build -buildmode=c-shared -ldflags "$(LDFLAGS)" -o lib/libcarma.so ./slurmbridge/libcarma
-	@rm -f lib/libcarma.h
+	@echo "build: $(OUT)lib/libcarma.so"
+	@$(GO) build -buildmode=c-shared -ldflags "$(LDFLAGS)" -o $(OUT)lib/libcarma.so ./slurmbridge/libcarma
+	@rm -f $(OUT)lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
-SHIM_OUT = lib/slurm/job_submit_carma.so
+SHIM_OUT = $(OUT)lib/slurm/job_submit_carma.so
 shim: $(SHIM_OUT) ## slurmctld's plugin, for the Slurm of SLURM_INCLUDE
 $(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h build/version
 	@echo "build: $@"
@@ -73,7 +86,7 @@ $(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds sl
 	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
 
-SPANK_OUT = lib/slurm/spank_carma.so
+SPANK_OUT = $(OUT)lib/slurm/spank_carma.so
 spank: $(SPANK_OUT) ## slurmstepd's plugin (plugstack.conf), where containers need one
 $(SPANK_OUT): $(SPANK_SRC) $(SPANK)/spank.h $(SPANK)/spank_carma.lds
 	@echo "build: $@"
@@ -88,8 +101,9 @@ build/version: FORCE
 FORCE:
 
 simgpu: ## the simulated GPUs
-	@echo "build: bin/simgpu bin/simjob lib/simgpu"
-	@$(MAKE) --no-print-directory -C contrib/simgpu all
+	@echo "build: $(OUT)bin/simgpu $(OUT)bin/simjob $(OUT)lib/simgpu"
+	@$(MAKE) --no-print-directory -C contrib/simgpu all $(if $(OUT),$(SIMGPU_OUT))
+SIMGPU_OUT = BIN=$(CURDIR)/$(OUT)bin LIB=$(CURDIR)/$(OUT)lib/simgpu BUILD=$(CURDIR)/$(OUT)simgpu
 
 # With go mod download, make demo and make test then work without the network.
 deps: deps-demo deps-test $(STATICCHECK) $(ERRORLINT) ## what demo and test need; deps-TARGET: for one target; deps-list
@@ -202,6 +216,9 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlin
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
 	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/gpucheck/*.sh contrib/gpucheck/run contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/containers/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
+	@$(MAKE) --no-print-directory lint-c
+
+lint-c:
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c
@@ -211,15 +228,15 @@ man: commands ## manual pages, from docs/man/*.md and the programs' own help
 
 install: all ## copy to $(DESTDIR)$(prefix); edits nobody's slurm.conf
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma
-	install -m 755 bin/carma-report bin/carma-estimate bin/carma-sim $(DESTDIR)$(prefix)/bin/
-	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
+	install -m 755 $(addprefix $(OUT)bin/,carma-report carma-estimate carma-sim) $(DESTDIR)$(prefix)/bin/
+	install -m 755 $(OUT)bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -d $(DESTDIR)$(prefix)/share/carma/python
 	install -m 644 $(TRACER) $(DESTDIR)$(prefix)/share/carma/python/
 	chmod 755 $(addprefix $(DESTDIR)$(prefix)/share/carma/python/,carma_trace.py carma_summary.py)
 	for c in trace summary; do ln -sf ../share/carma/python/carma_$$c.py $(DESTDIR)$(prefix)/bin/carma-$$c; done
-	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
-	install -m 644 lib/slurm/job_submit_carma.so lib/slurm/spank_carma.so $(DESTDIR)$(libdir)/slurm/
+	install -m 644 $(OUT)lib/libcarma.so $(DESTDIR)$(libdir)/
+	install -m 644 $(SHIM_OUT) $(SPANK_OUT) $(DESTDIR)$(libdir)/slurm/
 	$(if $(SLURM_PLUGIN_DIR),install -d $(DESTDIR)$(SLURM_PLUGIN_DIR) && ln -sf $(libdir)/slurm/job_submit_carma.so $(DESTDIR)$(SLURM_PLUGIN_DIR)/)
 	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
 	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
@@ -235,10 +252,11 @@ install: all ## copy to $(DESTDIR)$(prefix); edits nobody's slurm.conf
 	install -m 644 contrib/systemd/tmpfiles.conf $(DESTDIR)$(prefix)/lib/tmpfiles.d/carma.conf
 	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
 
-packages: ## deb and rpm in build/packages, for the Slurm of SLURM_INCLUDE
-	rm -rf build/stage build/packages
-	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
-	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh build/stage build/packages $(VERSION)
+PACKAGED = $(or $(OUT),build/)
+packages: ## deb and rpm in build/packages, for the Slurm of SLURM_INCLUDE; GOARCH=arm64: in build/arm64
+	rm -rf $(PACKAGED)stage $(PACKAGED)packages
+	$(MAKE) install DESTDIR=$(CURDIR)/$(PACKAGED)stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
+	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh $(PACKAGED)stage $(PACKAGED)packages $(VERSION)
 
 # dist/: the source archive, the packages of Debian 12 and 13, each built from that
 # archive in a new root of its own, checksums, and what is linked under which licence. As root.

@@ -17,12 +17,12 @@ trap 'rm -rf "$work"' EXIT
 # The same bytes from the same source: files are as old as the commit.
 if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; fi
 
-# The last release whose modules a plain Go proxy has.
+# The last release whose modules a plain Go proxy has. It runs here, whichever machine the packages are for.
 nfpm() {
 	if [ -n "${NFPM:-}" ]; then
 		"$NFPM" "$@"
 	else
-		(cd / && CGO_ENABLED=0 GOFLAGS=-mod=mod "${GO:-go}" run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4 "$@")
+		(cd / && CGO_ENABLED=0 GOARCH='' GOFLAGS=-mod=mod "${GO:-go}" run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4 "$@")
 	fi
 }
 
@@ -36,12 +36,12 @@ slurm_of() {
 }
 
 # glibc_of FILE...: the newest version of the C library that they need
-glibc_of() { objdump -T "$@" | grep -o 'GLIBC_2\.[0-9]*' | sed 's/GLIBC_//' | sort -uV | tail -1; }
+glibc_of() { readelf -W --dyn-syms "$@" | grep -o 'GLIBC_2\.[0-9]*' | sed 's/GLIBC_//' | sort -uV | tail -1; }
 
 head_of() { # NAME DESCRIPTION
 	cat <<-TEXT
 	name: $1
-	arch: $(dpkg --print-architecture 2>/dev/null || echo amd64)
+	arch: $("${GO:-go}" env GOARCH)
 	platform: linux
 	version: $version
 	version_schema: none
@@ -116,7 +116,8 @@ node() {
 # to be there on every machine that reads slurm.conf, or nothing of Slurm starts.
 plugin_links() {
 	local dir multiarch
-	multiarch=$(gcc -print-multiarch)
+	# shellcheck disable=SC2086
+	multiarch=$(${CC:-gcc} -print-multiarch)
 	if [ -n "${SLURM_PLUGIN_DIR:-}" ]; then
 		link /usr/lib/carma/slurm/job_submit_carma.so "$SLURM_PLUGIN_DIR/job_submit_carma.so"
 		return
