@@ -33,11 +33,12 @@ list() {
 	test-soak        @cluster
 	bench-scale      @cluster
 	bench-pages      chromium fonts-dejavu-core
-	test-packages    @all rpm
+	test-packages    @test-arm64 rpm
 	release          debootstrap
 	test-surroundings debootstrap locales
 	test-newadmin    @all debootstrap systemd-container
 	test-ansible     @test-newadmin ansible
+	test-arm64       @all binutils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 	test-debian12    debootstrap
 	test-debian13    debootstrap
 	TEXT

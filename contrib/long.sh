@@ -121,6 +121,11 @@ test-side-by-side) ## two make test (COMMAND=) at the same time
 	rm -rf "$clones"
 	;;
 
+test-arm64) ## build for 64-bit ARM, with Debian's cross compiler; what qemu-user can run of it
+	deps
+	contrib/arm64.sh
+	;;
+
 # In a new Debian 12 and 13: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some.
 test-surroundings) ## COMMAND= (make test) in the surroundings of contrib/surroundings.sh
 	deps
@@ -190,7 +195,7 @@ test-release) ## the release, built twice
 	contrib/release.sh --twice build/release
 	;;
 
-test-packages) ## deb and rpm on a scratch root: install, upgrade, remove, purge; DEBIAN=
+test-packages) ## deb and rpm on a scratch root: install, upgrade, remove, purge; those for ARM are made; DEBIAN=
 	if [ "$DEBIAN" != "$host" ]; then
 		deps release
 		contrib/bare.sh "$DEBIAN" root 'make test-packages'
@@ -199,6 +204,10 @@ test-packages) ## deb and rpm on a scratch root: install, upgrade, remove, purge
 		build packages
 		contrib/packages/check.sh build/packages build/stage
 		contrib/packages/check-rpm.sh build/packages
+		build GOARCH=arm64 packages
+		for deb in build/arm64/packages/*.deb; do
+			[ "$(dpkg-deb -f "$deb" Architecture)" = arm64 ] || { echo "long: $deb is not for arm64" >&2; exit 1; }
+		done
 	fi
 	;;
 

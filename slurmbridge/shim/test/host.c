@@ -4,6 +4,7 @@
  *
  *   host N      N hostile job descriptions, and the checks below
  *   host real   the same checks against the real libcarma
+ *   host real calm  without those beside a flood, for which an emulated processor is too slow
  *   host none   a libcarma that cannot be loaded: jobs are left as they are
  *   host time N N submissions by one thread and by 8 at once: how long job_submit takes
  *
@@ -23,7 +24,7 @@ static void *submitter(void *script)
 
 int main(int argc, char **argv)
 {
-	bool real = argc == 2 && !strcmp(argv[1], "real");
+	bool real = argc >= 2 && !strcmp(argv[1], "real"), calm = argc == 3;
 	long n = argc == 2 && !real ? atol(argv[1]) : 0;
 	bool none = argc == 2 && !strcmp(argv[1], "none");
 	char script[] = "#!/bin/sh\n#CARMA mem=10G\n";
@@ -71,7 +72,8 @@ int main(int argc, char **argv)
 		check_tick_when_busy();
 	} else {
 		check_keys_of_values();
-		check_flood();
+		if (!calm)
+			check_flood();
 	}
 	for (long i = 0; i < n; i++)
 		hostile();
