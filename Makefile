@@ -218,10 +218,11 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlin
 	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/gpucheck/*.sh contrib/gpucheck/run contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/containers/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
 	@$(MAKE) --no-print-directory lint-c
 
+# -fsyntax-only ends before -fanalyzer begins.
+LINT_C = contrib/gpucheck/load/gpuload.c $(SHIM_SRC) $(SPANK_SRC) $(wildcard contrib/devcluster/testdata/*.c) \
+	prolog/userfile/credentials.c contrib/cgroup2/xstate.c
 lint-c:
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c
+	@for f in $(LINT_C); do $(CC) $(HARDEN) -fanalyzer -I$(SLURM_INCLUDE) -c -o /dev/null $$f || exit 1; done
 
 man: commands ## manual pages, from docs/man/*.md and the programs' own help
 	docs/man/make.sh
