@@ -49,14 +49,16 @@ func Unread(script []byte) *Error {
 	for rest := script; len(rest) > 0 && n < maxHeaderLines && len(script)-len(rest) < maxHeader; {
 		line, after, _ := bytes.Cut(rest, []byte{'\n'})
 		kind, _ := Classify(line)
+		// Behind a byte order mark or a no-break space a comment is a command for a shell, too.
+		hidden := kind == Command && bytes.HasPrefix(trimBlanks(line), []byte{'#'})
+		if (kind == Comment || hidden) && meant(line) {
+			return &Error{n + 1, "", fmt.Sprintf("%q is not read: #CARMA and a blank begin a line", shorten(string(line)))}
+		}
 		if kind == Command {
 			return unreadBehind(rest, n)
 		}
 		rest = after
 		n++
-		if kind == Comment && meant(line) {
-			return &Error{n, "", fmt.Sprintf("%q is not read: #CARMA and a blank begin a line", shorten(string(line)))}
-		}
 	}
 	return nil
 }
