@@ -81,7 +81,7 @@ func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 			if err := n.returnJob(ctx, h, slurm); err == nil {
 				return nil
 			}
-			if err := n.markUndecided(h); err == nil {
+			if err := n.markUndecided(h, false); err == nil {
 				return ErrUndecided
 			}
 		}

@@ -58,7 +58,7 @@ func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lea
 		}
 		n.Log.Warn("neither leased nor returned; retrying", "job", h.JobKey, "error", err)
 		if !until.IsZero() && time.Until(until) < 2*n.Config.Hooks.Deadline.D() {
-			if err := n.markUndecided(h); err == nil {
+			if err := n.markUndecided(h, false); err == nil {
 				return nil, ErrUndecided
 			}
 		}

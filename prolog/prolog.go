@@ -129,7 +129,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		if !errors.Is(err, ErrUndecided) {
 			return err
 		}
-		if failed := n.markUndecided(h); failed == nil {
+		if failed := n.markUndecided(h, l.told); failed == nil {
 			return err
 		} else { // then the job waits here
 			n.Log.Error("have tasks wait", "job", h.JobKey, "error", failed)
@@ -145,6 +145,9 @@ func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	l := n.arrive(ctx, h, ledger, slurm)
 	l.fitNode(ctx)
 	l.job.Late = true
+	if t, err := readTaskFile(n.RunDir, h.JobID); err == nil && t.Restart == h.Restart {
+		l.told = t.Told
+	}
 	return l.settle(ctx, time.Time{})
 }
 
@@ -165,7 +168,7 @@ type launch struct {
 	booking    *tres.List // as slurmctld has it; nil: nobody has asked
 	kept       bool       // GPUs are kept for the job, or none are to be kept
 	behind     time.Time  // when another job of the user was last seen to have waited for longer
-	told       bool       // the user has been told that the job cannot start
+	told       bool       // the user has been told what the job waits for
 	stays      bool       // the job cannot return to the queue
 	yielding   yielding
 	preemption preemption

@@ -647,7 +647,43 @@ func TestPrologWaits(t *testing.T) {
 			if text := <-told; !strings.Contains(text, "export CUDA_VISIBLE_DEVICES=GPU-") {
 				t.Errorf("task:\n%s", text)
 			}
+			// Its user reads once for what it waits, though Settle goes on for its Prolog.
+			n := strings.Count(strings.Join(w.slurm.calls, "\n"), "notify 7")
+			if want := map[bool]int{true: 1}[name == "srun"]; n != want {
+				t.Errorf("told %d times, want %d: %v", n, want, w.slurm.calls)
+			}
 		})
+	}
+}
+
+// A job that cannot return to the queue says on its user's terminal what it waits for.
+func TestPrologTellsWhatItWaitsFor(t *testing.T) {
+	const shares = "carma: the job waits on node n1 for 1 GPU with room for 10240 MiB"
+	for name, c := range map[string]struct {
+		change func(*world, *jobenv.Hook)
+		want   string
+	}{
+		"shares":       {func(*world, *jobenv.Hook) {}, shares},
+		"--no-requeue": {func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, shares},
+		"two": {func(_ *world, h *jobenv.Hook) { h.Slots, h.Carma.GPUs = []int{4, 5}, 2 },
+			"carma: the job waits on node n1 for 2 GPUs with room for 10240 MiB each"},
+		"alone": {func(_ *world, h *jobenv.Hook) { h.Carma.Mode = "exclusive" },
+			"carma: the job waits on node n1 for 1 GPU that no other job uses"},
+		"not the GPUs": {func(w *world, _ *jobenv.Hook) { w.book.Close() },
+			"carma: the job waits on node n1, which cannot lease it a GPU now; if that lasts, tell an administrator"},
+	} {
+		w := newWorld(t)
+		quarantine(t, w, "GPU-0")
+		quarantine(t, w, "GPU-1")
+		w.slurm.fail["incomplete"] = sctl.ErrBatchOnly
+		h := hook(7)
+		c.change(w, &h)
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if w.slurm.told != c.want {
+			t.Errorf("%s: told %q\nwant %q", name, w.slurm.told, c.want)
+		}
 	}
 }
 
@@ -760,7 +796,7 @@ func TestWhoGoesBack(t *testing.T) {
 	w.slurm.noRequeue = true
 	// words: nothing is kept for a job that needs more than it has booked.
 	if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
-		!slices.Equal(w.slurm.calls, []string{"job 7", "words 7"}) {
+		!slices.Equal(w.slurm.calls, []string{"job 7", "words 7", "notify 7"}) {
 		t.Errorf("--no-requeue: %v, calls %v", err, w.slurm.calls)
 	}
 	w.slurm.noRequeue, w.slurm.calls = false, nil
@@ -896,7 +932,7 @@ func TestPrologTellsWhatDoesNotFitNow(t *testing.T) {
 		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !errors.Is(err, ErrUndecided) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if (w.slurm.told != "") != c.told || slices.Contains(w.slurm.calls, "requeuehold 7") {
+		if strings.Contains(w.slurm.told, "cannot start") != c.told || slices.Contains(w.slurm.calls, "requeuehold 7") {
 			t.Errorf("%s: told %q, calls %v", name, w.slurm.told, w.slurm.calls)
 		}
 	}
@@ -1265,7 +1301,7 @@ func TestTaskOfComponent(t *testing.T) {
 		t.Errorf("a component without GPUs:\n%s", got)
 	}
 	// It waits for what its own Prolog could not decide.
-	if err := w.markUndecided(jobenv.Hook{JobKey: jobenv.JobKey{JobID: 71}}); err != nil {
+	if err := w.markUndecided(jobenv.Hook{JobKey: jobenv.JobKey{JobID: 71}}, false); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan string)
@@ -1321,7 +1357,7 @@ func TestReturnSurely(t *testing.T) {
 		t.Errorf("an answer: %v, calls %v", err, w.slurm.calls)
 	}
 	for _, err := range []error{sctl.ErrBatchOnly, fs.ErrNotExist} { // its tasks would wait for nobody
-		if err := w.markUndecided(hook(7)); err != nil {
+		if err := w.markUndecided(hook(7), false); err != nil {
 			t.Fatal(err)
 		}
 		w.slurm.job.State, w.slurm.fail = "RUNNING", map[string]error{"incomplete": err}
@@ -1335,7 +1371,7 @@ func TestReturnSurely(t *testing.T) {
 // nothing for the next attempt to read.
 func TestSettleAfterTheEpilog(t *testing.T) {
 	w := newWorld(t)
-	if err := w.markUndecided(hook(7)); err != nil {
+	if err := w.markUndecided(hook(7), false); err != nil {
 		t.Fatal(err)
 	}
 	w.Poke = func() {

@@ -145,15 +145,19 @@ func tooManyText(l *launch, node int) string {
 
 // tellTooMany tells a job that waits here for more GPUs than the node has, or has left.
 func (l *launch) tellTooMany(ctx context.Context, node int) {
+	l.tell(ctx, fmt.Sprintf("carma: %s, and cannot start; end it and ask for at most %d", tooManyText(l, node), node))
+}
+
+// tell writes to the terminal of a job that waits here, once.
+func (l *launch) tell(ctx context.Context, text string) {
 	if l.told {
 		return
 	}
 	l.told = true
 	ctx, cancel := l.node.part(ctx)
 	defer cancel()
-	text := fmt.Sprintf("carma: %s, and cannot start; end it and ask for at most %d", tooManyText(l, node), node)
 	if failed := l.slurm.Notify(ctx, l.JobID, text); failed != nil {
-		l.node.Log.Warn("notify a job that it cannot start", "job", l.JobKey, "error", failed)
+		l.node.Log.Warn("notify a job that waits here", "job", l.JobKey, "error", failed)
 	}
 }
 
@@ -257,7 +261,7 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 			n.Log.Info("the job no longer waits", "job", h.JobKey)
 			return nil
 		case !n.Until.IsZero() && time.Until(n.Until) < n.Config.Hooks.Deadline.D():
-			if failed := n.markUndecided(h); failed != nil {
+			if failed := n.markUndecided(h, false); failed != nil {
 				return errors.Join(err, failed)
 			}
 			return ErrUndecided

@@ -40,6 +40,7 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 			most = time.Until(until) - 2*l.node.Config.Hooks.Deadline.D()
 		}
 		granted, err := l.acquire(ctx, wait, most)
+		full, tried := errors.Is(err, lease.ErrNoFit), l.request.GPUs
 		switch {
 		case err == nil && until.IsZero() && l.node.gone(ctx, l.Hook, l.slurm):
 			// Its Epilog may have run, and found no lease.
@@ -74,12 +75,16 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 		case errors.Is(err, sctl.ErrBatchOnly):
 			l.keep(ctx)
 			l.stays = true
+			if tried == l.request.GPUs { // otherwise the next round may lease what the job really needs
+				l.tell(ctx, l.waitsFor(full))
+			}
 		case err != nil:
 			l.node.Log.Warn("neither leased nor returned; retrying", "job", l.JobKey, "error", err)
 		case !l.stays:
 			return nil
 		default:
 			l.keep(ctx)
+			l.tell(ctx, l.waitsFor(full))
 		}
 		wait = l.node.Config.Hooks.Wait.D()
 		if !until.IsZero() {
@@ -101,6 +106,24 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 	}
 }
 
+// waitsFor is what the user of a job that cannot return to the queue reads. full: no GPU fits; else something else
+// keeps the node from leasing any.
+func (l *launch) waitsFor(full bool) string {
+	if !full {
+		return fmt.Sprintf("carma: the job waits on node %s, which cannot lease it a GPU now; if that lasts, tell an "+
+			"administrator", l.Node)
+	}
+	r := l.request
+	gpus, each := "1 GPU", ""
+	if r.GPUs > 1 {
+		gpus, each = fmt.Sprintf("%d GPUs", r.GPUs), " each"
+	}
+	if r.Exclusive {
+		return fmt.Sprintf("carma: the job waits on node %s for %s that no other job uses", l.Node, gpus)
+	}
+	return fmt.Sprintf("carma: the job waits on node %s for %s with room for %d MiB%s", l.Node, gpus, r.ReserveMiB, each)
+}
+
 // gone tells whether the job that waits for its GPUs has gone; a silent slurmctld is no
 // reason to think so.
 func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
@@ -110,9 +133,9 @@ func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
 	return errors.Is(err, errGone) || errors.Is(err, sctl.ErrNoJob)
 }
 
-// markUndecided leaves word for the job's tasks to wait.
-func (n *Node) markUndecided(h jobenv.Hook) error {
-	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Slots: h.Slots, Undecided: true})
+// markUndecided leaves word for the job's tasks to wait. told: their user knows for what.
+func (n *Node) markUndecided(h jobenv.Hook, told bool) error {
+	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Slots: h.Slots, Undecided: true, Told: told})
 }
 
 // heartbeat tells waiting tasks that somebody is at work, until stop is called. The

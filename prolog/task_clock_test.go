@@ -16,7 +16,7 @@ import (
 // becomes of the clock by which files are dated.
 func TestTasksGiveUp(t *testing.T) {
 	w := newWorld(t)
-	if err := w.markUndecided(hook(7)); err != nil {
+	if err := w.markUndecided(hook(7), false); err != nil {
 		t.Fatal(err)
 	}
 	path := taskPath(w.RunDir, 7)

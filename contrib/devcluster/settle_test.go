@@ -6,6 +6,7 @@ package devcluster_test
 
 import (
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,4 +81,44 @@ func TestTasksWaitForTheirGPU(t *testing.T) {
 	}
 	c.eventually(waiting, "")
 	c.noDrain()
+}
+
+// A job that cannot return to the queue says on its terminal what it waits for, once; one that waits in the queue has
+// Slurm's own line.
+func TestInteractiveWaits(t *testing.T) {
+	c := up(t, "--nodes", "1", "--spank")
+	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"2s"`, "hooks.deadline": `"2s"`})
+	c.restart("slurmctld")
+	for range 4 {
+		c.gpu(c.sbatch(bob, "", train("30G", "10h")))
+	}
+	const alone = "carma: the job waits on node n1 for 1 GPU that no other job uses" // plain has no line in carma.toml
+	shares := "carma: the job waits on node n1 for 1 GPU with room for 12288 MiB"
+	if c.publishes() {
+		shares = "queued and waiting for resources"
+	}
+	waits := map[string]string{"srun -p plain --gres=gpu:1 true": alone, "salloc -p plain --gres=gpu:1 srun true": alone,
+		"srun --gres=gpu:1 --carma=mem=12G true": shares}
+	ends, words := make(chan error), map[string]string{}
+	for command, want := range waits {
+		words[command] = c.file(alice, fmt.Sprintf("words%d", len(words)), "")
+		go func() {
+			_, _, err := c.run(alice, command+" 2>>"+words[command])
+			ends <- err
+		}()
+		c.eventually(func() string { return c.sh("", "cat "+words[command]) }, want)
+	}
+	time.Sleep(5 * time.Second) // another process goes on for their Prologs
+	c.sh("", "scancel -u "+bob)
+	for range waits {
+		if err := <-ends; err != nil {
+			t.Error(err)
+		}
+	}
+	for command, want := range waits {
+		if said := c.sh("", "cat "+words[command]); strings.Count(said, want) != 1 {
+			t.Errorf("%s: %q, want %q once", command, said, want)
+		}
+	}
+	c.nothingLeft()
 }
