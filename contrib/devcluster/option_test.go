@@ -192,23 +192,29 @@ func TestLearnApart(t *testing.T) {
 	c.noDrain()
 }
 
+// wrapped are scripts in the form of those that workflow tools write, which call train. Each has another text for
+// each task, whose number stands there twice, as the tool's own has.
+func wrapped(train string) map[string]string {
+	return map[string]string{
+		"snakemake 7": "#!/bin/sh\n# properties = {\"type\": \"single\", \"rule\": \"train\", \"wildcards\": {\"x\": \"%d\"}}\n" +
+			": python3 -m snakemake --snakefile '/w/Snakefile' --target-jobs 'train:x=%d'\n" + train + "\n",
+		"snakemake 9": "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" +
+			": python3 -m snakemake --snakefile '/w/Snakefile' --target-jobs 'fit:x=%d' --allowed-rules 'fit' --cores 1\n" +
+			train + " # %d\n",
+		"nextflow": "#!/bin/bash\n#SBATCH -J nf-TRAIN_(%d)\n### ---\n### name: 'TRAIN (%d)'\n### outputs:\n### ...\nset -e\n" +
+			"cd . && " + train + "\n",
+		"submitit": "#!/bin/bash\n\n# Parameters\n#SBATCH --job-name=resnet\n\n# command\nexport SUBMITIT_EXECUTOR=slurm\n" +
+			": srun --unbuffered --output %d_%%j.out python3 -u -m submitit.core._submit /runs/%d\n" + train + "\n",
+	}
+}
+
 // Scripts that workflow tools write anew for each task learn together: of two tasks of one rule the second
 // shares by what the first has used. The keys come from the environment, as with any such tool.
 func TestWrappersLearn(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	const train = "simjob --mem 6G --smact 20 --ramp 1s --duration 20s"
-	// Each has another text for each task, as the tool's own has.
-	tools := map[string]string{
-		"snakemake 7": "#!/bin/sh\n# properties = {\"type\": \"single\", \"rule\": \"train\", \"wildcards\": {\"x\": \"%d\"}}\n" +
-			"cd . && " + train + " # %d\n",
-		"snakemake 9": "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" +
-			": python3 -m snakemake --target-jobs 'fit:x=%d' --allowed-rules 'fit' --cores 1\n" + train + " # %d\n",
-		"nextflow": "#!/bin/bash\n#SBATCH -J nf-TRAIN_(%d)\n### ---\n### name: 'TRAIN (%d)'\n### outputs:\n### ...\nset -e\n" +
-			"cd . && " + train + "\n",
-		"submitit": "#!/bin/bash\n\n# Parameters\n#SBATCH --job-name=resnet\n\n# command\nexport SUBMITIT_EXECUTOR=slurm\n" +
-			": srun --unbuffered --output %d_%%j.out python3 -u -m submitit.core._submit /runs/%d\n" + train + "\n",
-	}
+	tools := wrapped(train)
 	for task := range 2 {
 		ids := map[string]string{}
 		for name, text := range tools {
@@ -229,5 +235,11 @@ func TestWrappersLearn(t *testing.T) {
 		}
 		c.sh("", "carma-report history --write")
 		time.Sleep(5 * time.Second) // libcarma looks every 2 s
+	}
+	// A rule of the same name in another workflow is another program.
+	file := c.file(alice, "other.sh", strings.ReplaceAll(fmt.Sprintf(tools["snakemake 9"], 2, 2), "/w/", "/other/"))
+	id := c.sh(alice, "CARMA=on sbatch --parsable -H --gres=gpu:1 "+file)
+	if said := c.adminComment(id); !strings.Contains(said, `"mode":"exclusive","method":"none"`) {
+		t.Errorf("another workflow's rule: %s", said)
 	}
 }

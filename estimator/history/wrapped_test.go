@@ -20,11 +20,11 @@ func TestWrapped(t *testing.T) {
 		{"nextflow 22", nextflow + "# NEXTFLOW TASK: TRAIN (7)\nset -e\n", "nextflow:TRAIN"},
 		{"nextflow, a name of other letters", nextflow + "### name: 'TRÄIN (1)'\n", ""},
 		{"snakemake 7", "#!/bin/sh\n# properties = {\"type\": \"single\", \"rule\": \"train\", \"params\": {\"x\": 1}}\n" +
-			"cd /w && python3 -m snakemake --snakefile S\n", "snakemake:train"},
+			"conda activate snakemake\ncd /w && python3 -m snakemake --cores 1\n", "snakemake:train"},
 		{"snakemake 7, a group", "#!/bin/sh\n# properties = {\"type\": \"group\", \"groupid\": \"g\"}\n", ""},
 		{"snakemake 7, no JSON", "#!/bin/sh\n# properties = {\"type\": \"single\", \"rule\": \"tr\n", ""},
 		{"snakemake 9", "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" +
-			"python3 -m snakemake --snakefile '/w/S' --target-jobs 'train:x=1' --allowed-rules 'train' --cores 1\n",
+			"python3 -m snakemake --target-jobs 'train:x=1' --allowed-rules 'train' --cores 1\n",
 			"snakemake:train"},
 		{"snakemake 9, at the end", "snakemake --allowed-rules train", "snakemake:train"},
 		{"snakemake 9, a group", "snakemake --allowed-rules 'a' 'b' --cores 1\n", ""},
@@ -41,15 +41,55 @@ func TestWrapped(t *testing.T) {
 	}
 }
 
+// Rules of one name in two workflows are two programs; all tasks of a rule are one, whatever else stands there.
+func TestWrappedTellsWorkflowsApart(t *testing.T) {
+	const task7 = "#!/bin/sh\n" +
+		"# properties = {\"type\": \"single\", \"rule\": \"train\", \"wildcards\": {\"x\": \"%x\"}}\n" +
+		"conda activate snakemake\n" +
+		"cd /w && /usr/bin/python3 -m snakemake --snakefile %f --target-jobs 'train:x=%x' --allowed-rules 'train' " +
+		"--cores 'all'\n"
+	const task9 = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" +
+		"/v/python -m snakemake --snakefile %f --target-jobs 'train:x=%x' --allowed-rules train --cores 1\n"
+	name := func(script, file, x string) string {
+		return Wrapped([]byte(strings.NewReplacer("%f", file, "%x", x).Replace(script)))
+	}
+	for _, script := range []string{task7, task9} {
+		one := name(script, "'/w/one/Snakefile'", "a")
+		if !strings.HasPrefix(one, "snakemake:train:") || one != name(script, "'/w/one/Snakefile'", "b") ||
+			one != name(script, "/w/one/Snakefile", "c") {
+			t.Errorf("tasks of one rule: %q, %q, %q", one, name(script, "'/w/one/Snakefile'", "b"),
+				name(script, "/w/one/Snakefile", "c"))
+		}
+		if two := name(script, "'/w/two/Snakefile'", "a"); two == one {
+			t.Errorf("rules of two workflows are one: %q", two)
+		}
+	}
+	const process = "#!/bin/bash\n#SBATCH -J nf-TRAIN_(%x)\n#SBATCH -o %f/ab/%x/.command.log\n### ---\n" +
+		"### name: 'TRAIN (%x)'\n"
+	if one := name(process, "/w/one/work", "1"); !strings.HasPrefix(one, "nextflow:TRAIN:") ||
+		one != name(process, "/w/one/work", "2") || one == name(process, "/w/two/work", "1") {
+		t.Errorf("a process in two workflows: %q, %q, %q", one, name(process, "/w/one/work", "2"),
+			name(process, "/w/two/work", "1"))
+	}
+	qualified := strings.ReplaceAll(process, "'TRAIN", "'FLOW:TRAIN") // has its workflow's name
+	if got := name(qualified, "/w/one/work", "1"); got != "nextflow:FLOW:TRAIN" {
+		t.Errorf("a process with the name of its workflow: %q", got)
+	}
+	if a, b := name(task7, "/w/S", "a"), name(task9, "/w/S", "a"); a != b {
+		t.Errorf("two executors of one workflow: %q, %q", a, b)
+	}
+}
+
 // FuzzWrapped: a name is short and of plain letters, whatever a script has.
 func FuzzWrapped(f *testing.F) {
-	f.Add("### name: 'a (b)'\n")
+	f.Add("#SBATCH -o /w/ab/cd/.command.log\n### name: 'a (b)'\n")
 	f.Add("# properties = {\"type\": \"single\", \"rule\": \"a\"}\n")
 	f.Add("#SBATCH --job-name=a\nx -m submitit.core._submit y\n")
 	f.Add("snakemake --allowed-rules a\n")
+	f.Add("snakemake --snakefile S --allowed-rules a\n")
 	f.Fuzz(func(t *testing.T, script string) {
 		got := Wrapped([]byte(script))
-		if len(got) > maxWrappedName+len("snakemake:") || strings.Trim(got, "._-:0123456789"+
+		if len(got) > maxWrappedName+len("snakemake::0123456789abcdef") || strings.Trim(got, "._-:0123456789"+
 			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
 			t.Errorf("%q", got)
 		}
