@@ -63,6 +63,14 @@ static void set(char *text)
 			job.priority = (uint32_t)atoi(value) ? 0 : NO_VAL;
 			return;
 		}
+		if (!strcmp(text, "spank")) { /* NAME=TEXT, as the plugin's option and variable arrive */
+			static char *entries[2];
+
+			entries[0] = value;
+			job.spank_job_env = entries;
+			job.spank_job_env_size = 1;
+			return;
+		}
 		if (!strcmp(text, "shared")) { /* 0: --exclusive */
 			job.shared = (uint16_t)atoi(value);
 			return;
