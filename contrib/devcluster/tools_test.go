@@ -124,7 +124,8 @@ func TestToolsShare(t *testing.T) {
 			if !strings.Contains(said, `"mode":"shared","method":"user"`) || r.ReserveMiB != w.mib {
 				t.Errorf("%s: %s, %+v, want %d MiB", what, said, r, w.mib)
 			}
-			if r.State != "COMPLETED" || r.Attempts != 1 || !slices.ContainsFunc(r.Neighbours, func(id uint32) bool {
+			// It may have been returned to the queue before it ran, as others came first.
+			if r.State != "COMPLETED" || r.OOM || r.RequeuedTo != "" || !slices.ContainsFunc(r.Neighbours, func(id uint32) bool {
 				return slices.Contains(beside, strconv.FormatUint(uint64(id), 10))
 			}) {
 				t.Errorf("%s: %+v, want it beside %v", what, r, beside)
