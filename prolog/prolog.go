@@ -209,16 +209,21 @@ func (l *launch) fitNode(ctx context.Context) {
 	if j, err := ask(ctx, l.Hook, l.slurm); err != nil {
 		l.node.Log.Warn("query whether a job has the node exclusively", "job", l.JobKey, "error", err)
 	} else {
-		l.fit(j, node)
+		l.fit(ctx, j, node)
 	}
 }
 
 // fit gives a job that has a whole node, and has all slots of the node for that reason, the node's GPUs. Of a job that
-// job_submit has annotated the number of GPUs is known (request).
-func (l *launch) fit(j sctl.Job, node int) {
-	if j.WholeNode && !l.Carma.Annotated && node > 0 && l.request.GPUs > node {
-		l.request.GPUs = node
+// job_submit has annotated the number of GPUs is known (request). A job that asked for more GPUs than the node has is
+// given none: 26.05 says of each job without --oversubscribe that the job has its nodes alone.
+func (l *launch) fit(ctx context.Context, j sctl.Job, node int) {
+	if !j.WholeNode || l.Carma.Annotated || node == 0 || l.request.GPUs <= node {
+		return
 	}
+	if list, err := l.books(ctx, l.slurm); err == nil && list.GPUs > int64(node) {
+		return
+	}
+	l.request.GPUs = node
 }
 
 // finish tells the job which GPUs it was leased.

@@ -978,6 +978,24 @@ func TestPrologOfAWholeNode(t *testing.T) {
 	}
 }
 
+// From 26.05 on squeue says of each job that it shares its node with nobody. Who asked for more GPUs than the node has
+// is not given all of them.
+func TestPrologOfMoreThanTheNode(t *testing.T) {
+	for asked, leased := range map[string]int{"": 2, "gres:gpu:2": 2, "gres:gpu:5": 0} {
+		w := newWorld(t)
+		if err := w.book.PutReadings(t.Context(), idle(2)); err != nil {
+			t.Fatal(err)
+		}
+		h := hook(7)
+		h.Slots, h.Carma = []int{0, 1, 2, 3, 4}, jobenv.Carma{}
+		w.slurm.job.WholeNode, w.slurm.job.State, w.slurm.words.TresPerNode = true, "RUNNING", asked
+		w.prolog(t, h)
+		if got := len(w.leases(t)); got != leased {
+			t.Errorf("asked for %q, %d GPUs are leased, want %d", asked, got, leased)
+		}
+	}
+}
+
 // A job on a whole node whose slots could not be compared with the node's GPUs at first, as the GPUs were not read yet
 // or slurmctld gave no answer, is neither ended nor held for the slots: the job gets all GPUs of the node.
 func TestWholeNodeIsNoRequestForItsSlots(t *testing.T) {

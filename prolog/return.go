@@ -51,7 +51,7 @@ func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
-	l.fit(j, node)
+	l.fit(ctx, j, node)
 	r = l.request
 	if most := mostGPUs(l.node.Config, h.Partition); node > 0 && most > 0 && r.GPUs > max(node, most) {
 		return l.tooMany(ctx, j, node)

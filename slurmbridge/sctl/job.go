@@ -33,7 +33,7 @@ type Job struct {
 	QOS        string
 	Start      time.Time // zero: not started
 	End        time.Time // since when it completes, if it does; else when its time is up
-	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
+	WholeNode  bool      // --exclusive, or OverSubscribe=EXCLUSIVE; in 26.05 any job without --oversubscribe
 	ExitCode   int       // of the batch script
 	ExitSignal int
 	Suspended  time.Duration // for how long the job was suspended since its start; at most a second too much
