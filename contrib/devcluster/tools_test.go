@@ -68,6 +68,7 @@ func tools(c *cluster) map[string]string {
 // Each of these ways to submit a job shares a GPU with a job that runs already: by option, by variable, and by what
 // the partition has for jobs that say nothing.
 func TestToolsShare(t *testing.T) {
+	takesMinutes(t)
 	needsServer(t)
 	c := up(t, "--spank", "--time-scale", "10")
 	c.settings(map[string]string{"partition.gpu.directive": `"mem=5G smact=10"`, "placement.settle": `"0s"`})
