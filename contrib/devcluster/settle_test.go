@@ -92,7 +92,7 @@ func TestInteractiveWaits(t *testing.T) {
 	for range 4 {
 		c.gpu(c.sbatch(bob, "", train("30G", "10h")))
 	}
-	c.wantCounts("n1", "^carma1:0 ") // else slurmctld may start another job yet
+	c.wantCounts("n1", "^carma1:0 ")                                                 // else slurmctld may start another job yet
 	const alone = "carma: the job waits on node n1 for 1 GPU that no other job uses" // plain has no line in carma.toml
 	shares := "carma: the job waits on node n1 for 1 GPU with room for 12288 MiB"
 	if c.publishes() {
