@@ -40,6 +40,7 @@ var strong = []message{
 	{"tensorflow", "TensorFlow", GPUMemory, "_bfc) ran out of memory trying to allocate", "", append(onHost, harmless...)},
 	{"jax", "JAX, TensorFlow 2.17 and later", GPUMemory, "resource_exhausted: out of memory", "", onHost},
 	{"jax", "JAX before 0.2.20", GPUMemory, "resource exhausted: out of memory", "", onHost},
+	{"jax", "TensorFlow 2.17 and later", GPUMemory, "out of memory while trying to allocate ", " bytes", onHost},
 	{"jax", "JAX", GPUMemory, "resource_exhausted: failed to allocate request for", "", onHost},
 	{"jax", "JAX before 0.2.20", GPUMemory, "resource exhausted: failed to allocate request for", "", onHost},
 	{"jax", "JAX", GPUMemory, "internal: failed to allocate ", "bytes for new constant", nil},
