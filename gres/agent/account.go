@@ -37,6 +37,7 @@ type account struct {
 	floor   energy.Floor
 	at      time.Duration // of the last look; 0: none
 	idle    bool          // nobody was there at the last look
+	here    bool          // this agent has looked at it; the database may have GPUs that have gone, and other nodes'
 	holders map[jobenv.JobKey]*holder
 	bucket  db.Sample
 	smactS  float64 // percent x seconds in the bucket
@@ -113,11 +114,12 @@ func (c *accounts) of(gpu gres.GPU) *account {
 
 // account splits what a GPU did since the last look among its holders.
 func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now time.Duration) []lease.Usage {
+	g := a.accounts.of(s.GPU)
+	g.here = true
 	if s.Unreadable != "" {
-		a.accounts.of(s.GPU).forgetIdle()
+		g.forgetIdle()
 		return nil
 	}
-	g := a.accounts.of(s.GPU)
 	seconds := 0.0
 	if g.at > 0 {
 		seconds = (now - g.at).Seconds()
@@ -336,7 +338,7 @@ const tidyEvery = time.Hour
 
 // turn begins a new bucket if its time has come.
 func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool {
-	if g.bucket.At.Equal(at) {
+	if !g.here || g.bucket.At.Equal(at) {
 		return false
 	}
 	b := g.bucket
@@ -360,6 +362,9 @@ func (c *accounts) write(ctx context.Context, a *Agent) {
 	var meters []db.Meter
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
 		g := c.gpus[uuid]
+		if !g.here {
+			continue
+		}
 		meters = append(meters, db.Meter{UUID: g.gpu.UUID, Index: g.gpu.Index, Model: g.gpu.Model, TotalMiB: g.gpu.TotalMiB,
 			Node:     a.Node,
 			CounterJ: figure.Measured(g.last), At: time.Now().Add(g.at - lease.Now()),

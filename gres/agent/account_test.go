@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/resident"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -135,18 +137,46 @@ func TestAccountGoesOnFromTheLastLook(t *testing.T) {
 	}
 }
 
+// A GPU that the node has no longer, and one of another node with the same database, get no samples and no meter: an
+// empty sample would replace what that node's agent has written.
+func TestAccountOfGPUsThatAreHere(t *testing.T) {
+	a := newAgent()
+	r := &sums{meters: []db.Meter{{UUID: "a", Node: a.Node, CounterJ: 1000}, {UUID: "gone", Node: a.Node, CounterJ: 1000},
+		{UUID: "other", Node: "other", CounterJ: 1000}}}
+	a.Records = r
+	a.Config.NVML.Interval = config.Duration(time.Millisecond)
+	for range 3 {
+		a.accounts.begin(t.Context(), a, nil, nil)
+		a.account(sample(), nil, owners{}, lease.Now())
+		a.accounts.flush(t.Context(), a)
+		time.Sleep(2 * sampleOf * time.Millisecond)
+	}
+	a.accounts.close(a)
+	if want := map[string]bool{"a": true}; len(r.written) == 0 || !maps.Equal(r.written, want) {
+		t.Errorf("samples or meters of %v", r.written)
+	}
+}
+
 // sums adds samples up.
 type sums struct {
 	records
 	meters          []db.Meter // of an earlier agent
 	energy, unowned float64
+	written         map[string]bool // GPUs with a sample or a meter
 }
 
 func (r *sums) Meters(context.Context) ([]db.Meter, error) { return r.meters, nil }
 
-func (r *sums) AddSamples(_ context.Context, samples []db.Sample, _ []db.Meter) error {
+func (r *sums) AddSamples(_ context.Context, samples []db.Sample, meters []db.Meter) error {
+	if r.written == nil {
+		r.written = map[string]bool{}
+	}
 	for _, s := range samples {
 		r.energy, r.unowned = r.energy+float64(s.EnergyJ), r.unowned+float64(s.UnownedJ)
+		r.written[s.UUID] = true
+	}
+	for _, m := range meters {
+		r.written[m.UUID] = true
 	}
 	return nil
 }
