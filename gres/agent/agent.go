@@ -131,6 +131,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	tell := []latest[lease.Snapshot]{every(ctx, &work, compare, slurmDeadline, a.tellIdle)}
 	if a.Observer != nil {
 		a.Observer.first(ctx)
+		a.findJobs(ctx)
 		tell = append(tell, every(ctx, &work, 0, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) {
 			a.Ends.complete(ctx, lease.Now())
 		}))
@@ -264,6 +265,21 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	if a.Alive != nil {
 		defer a.Alive()
 	}
+	return a.read(ctx)
+}
+
+// findJobs has the ledger know the jobs that run here before anybody hears that the agent is ready: whoever then asks
+// for the node's status would be told of processes that belong to no job.
+func (a *Agent) findJobs(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, observeEvery)
+	defer cancel()
+	if v, ok := a.read(ctx); ok {
+		a.Observer.look(ctx, v)
+	}
+}
+
+// read is observe without a word to systemd.
+func (a *Agent) read(ctx context.Context) (v view, ok bool) {
 	samples, ok := a.sampleInTime(ctx)
 	if !ok {
 		return v, false

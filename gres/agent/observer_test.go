@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,7 @@ func TestObserver(t *testing.T) {
 	slurm := &readOnly{t: t, here: map[uint32]sctl.Job{7: running(7), 8: running(8), 9: running(9)},
 		gpus: map[uint32][]int{7: {0}, 8: {1}}, ended: map[uint32]sctl.Job{}}
 	k := &kept{}
+	var atFirst []string // in the ledger when systemd hears that the agent is ready
 	run := func(until func() bool, processes ...gres.Process) {
 		t.Helper()
 		a := newAgent()
@@ -153,6 +155,19 @@ func TestObserver(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
+		atFirst = nil
+		a.Alive = sync.OnceFunc(func() {
+			s, err := b.Snapshot(ctx)
+			for _, l := range s.Leases {
+				atFirst = append(atFirst, l.UUID+l.Job.String())
+			}
+			for _, r := range s.Readings {
+				atFirst = append(atFirst, fmt.Sprintf("%s: %d of nobody", r.UUID, r.Foreign))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
 		go func() { ended <- a.Run(ctx) }()
 		for start := time.Now(); !until(); time.Sleep(10 * time.Millisecond) {
 			if time.Since(start) > time.Minute {
@@ -181,6 +196,10 @@ func TestObserver(t *testing.T) {
 	run(func() bool { return slices.Equal(held(), []string{"a7", "b8"}) && measured() },
 		gres.Process{PID: 1, UsedMiB: 500},
 		gres.Process{PID: 2, UsedMiB: 50})
+	// Not a moment later: the first thing that a new administrator calls is carma-node status.
+	if want := []string{"a7", "b8", "a: 1 of nobody", "b: 0 of nobody"}; !slices.Equal(atFirst, want) {
+		t.Errorf("ready with %q, want %q", atFirst, want)
+	}
 	if h, _, err := b.Find(t.Context(), jobenv.JobKey{JobID: 7}); err != nil || !strings.Contains(string(h.About), `"alice"`) ||
 		h.GPUs[0].ReserveMiB != 40536 {
 		t.Errorf("in the ledger: %+v %s, %v", h, h.About, err)
