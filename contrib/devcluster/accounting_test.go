@@ -24,6 +24,7 @@ type account struct {
 	ID         string   `json:"id"`
 	JobID      uint32   `json:"job_id"`
 	Name       string   `json:"name"`
+	User       string   `json:"user"`
 	State      string   `json:"state"`
 	Mode       string   `json:"mode"`
 	Method     string   `json:"method"`

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// seen is a job of TestObserve, and what its record should say.
+type seen struct {
+	user, options, script string
+	interactive           string // srun or salloc in place of sbatch; the script is what follows the options
+	state                 string // in slurmctld
+	recorded              string // where it is another
+	gpus                  int
+	mib                   int64   // peak on one GPU; -1: of a job that outgrows the GPU
+	smact                 float64 // mean while a process is there, over the GPUs
+	act                   string  // what its user does to the job after a while: scancel, scontrol requeue
+	attempts              int     // where not one
+	older                 bool    // than the agent
+	idle                  bool    // uses no GPU for long enough to be called idle
+	note                  string  // of the report's page
+	tasks                 int     // of an array
+}
+
+const (
+	observeScale = 10 // simulated seconds in a real second
+	length       = 15 // real seconds that most jobs run
+	unused       = "one of its GPUs was not used for"
+)
+
+// using is a program that uses a GPU for so many real seconds.
+func using(mib int64, smact, seconds int, more ...string) string {
+	return fmt.Sprintf("here simjob --mem %dM --smact %d --duration %ds %s\n", mib, smact, seconds*observeScale,
+		strings.Join(append([]string{"--ramp 0s"}, more...), " "))
+}
+
+// installHere installs here, which runs a program with the GPUs of its node: Slurm sets no SIMGPU_STATE.
+func (c *observed) installHere() {
+	c.t.Helper()
+	text := fmt.Sprintf("#!/bin/bash\nexport SIMGPU_STATE=%[1]s/simgpu/$SLURMD_NODENAME "+
+		"SIMGPU_DEV=%[1]s/dev/$SLURMD_NODENAME\nexec \"$@\"\n", c.dir)
+	if err := os.WriteFile(filepath.Join(c.dir, "bin", "here"), []byte(text), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// olderJobs start before the agent of their node does.
+var olderJobs = []seen{
+	{user: alice, options: "-w n1 --gres=gpu:1", script: using(5001, 50, 55), state: "COMPLETED", gpus: 1,
+		mib: 5001, smact: 50, older: true, note: "when the agent first saw the job"},
+	{user: bob, options: "-w n1 --gres=gpu:2", script: "sleep 60", state: "COMPLETED", gpus: 2, older: true, idle: true},
+}
+
+// mixedJobs are of every kind that a site has. The slow ones come first.
+func mixedJobs() []seen {
+	return slices.Concat(endedJobs(), plainJobs(), severalGPUs(), steppedJobs(), idleJobs())
+}
+
+// endedJobs end otherwise than well.
+func endedJobs() []seen {
+	grow := "--ramp 200s"
+	oom := func(options string, more ...string) seen {
+		return seen{user: bob, options: options, script: using(50000, 50, 90, append(more, grow)...), state: "FAILED",
+			recorded: "OUT_OF_MEMORY", gpus: 1, mib: -1, smact: 50, note: "ran out of GPU memory"}
+	}
+	return []seen{
+		{user: alice, options: "--gres=gpu:1 -t 1", script: "exec " + using(2501, 30, 600), state: "TIMEOUT", gpus: 1,
+			mib: 2501, smact: 30},
+		{user: bob, options: "--gpus-per-node=1 -t 1", script: using(2502, 40, 600), state: "TIMEOUT", gpus: 1,
+			mib: 2502, smact: 40},
+		oom("--gres=gpu:1 -e oom1.txt"),
+		oom("--gres=gpu:1 -o oom2.txt", "--framework jax"),
+		oom("--gpus=1 -N1 -o oom3.txt -e oom3.txt", "--framework tensorflow"),
+		{user: carol, options: "--gres=gpu:1 -e oom4.txt", script: "srun " + using(50001, 50, 90, grow), state: "FAILED",
+			gpus: 1, mib: -1, smact: 50},
+		{user: bob, options: "--gres=gpu:1", script: "exec " + using(2001, 50, 600), state: "CANCELLED", gpus: 1, mib: 2001,
+			smact: 50, act: "scancel"},
+		{user: carol, options: "--gres=gpu:2", script: using(2002, 30, 600, "--gpus 2"), state: "CANCELLED", gpus: 2,
+			mib: 2002, smact: 30, act: "scancel"},
+		{user: alice, options: "--gres=gpu:1 --requeue", state: "COMPLETED", gpus: 1, mib: 2003, smact: 50, attempts: 2,
+			act: "scontrol requeue", script: "[ -n \"$SLURM_RESTART_COUNT\" ] || exec " + using(2003, 50, 600) +
+				using(1003, 50, length)},
+		{user: alice, options: "--gres=gpu:1", script: using(3001, 50, length) + "exit 3", state: "FAILED", gpus: 1,
+			mib: 3001, smact: 50},
+		{user: bob, options: "--gres=gpu:1", script: using(3002, 50, length) + "kill -SEGV $$", state: "FAILED", gpus: 1,
+			mib: 3002, smact: 50},
+	}
+}
+
+// plainJobs have one GPU, requested in several ways, and a memory that no other job has.
+func plainJobs() (jobs []seen) {
+	ask := []string{"--gres=gpu:1", "--gpus-per-node=1", "--gpus=1 -N1", "--gres=gpu:a100:1", "-n1 --gpus-per-task=1"}
+	users := []string{alice, bob, carol}
+	for i := range 11 {
+		mib, smact := int64(4096+1001*i), 15+8*i
+		jobs = append(jobs, seen{user: users[i%3], options: ask[i%len(ask)], script: using(mib, smact, length),
+			state: "COMPLETED", gpus: 1, mib: mib, smact: float64(smact)})
+	}
+	return append(jobs,
+		seen{user: alice, options: "--gres=gpu:1", script: using(9001, 60, length, "--ramp 50s"), state: "COMPLETED",
+			gpus: 1, mib: 9001, smact: 60},
+		seen{user: bob, options: "--gres=gpu:1", script: using(9002, 60, length, "--spike 15002M:40s"), state: "COMPLETED",
+			gpus: 1, mib: 15002, smact: 60},
+		seen{user: carol, options: "--gres=gpu:1", script: using(3003, 40, length/2), state: "COMPLETED", gpus: 1, mib: 3003,
+			smact: 40},
+		// Two processes on a GPU, by turns.
+		seen{user: carol, options: "--gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 7004, smact: 50,
+			script: strings.TrimSpace(using(3002, 40, 7)) + " &\n" + strings.TrimSpace(using(4002, 60, 7)) + " &\nwait"},
+		// A process that outlives its shell, without a word of Slurm in its environment.
+		seen{user: bob, options: "--gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 3005, smact: 50,
+			script: "(setsid env -u SLURM_JOB_ID " + strings.TrimSpace(using(3005, 50, length)) + " </dev/null &)\nsleep " +
+				fmt.Sprint(length+1)},
+		seen{user: alice, options: "--gres=gpu:1 --array=1-3", script: using(1501, 20, length), state: "COMPLETED", gpus: 1,
+			mib: 1501, smact: 20, tasks: 3},
+		seen{user: carol, options: "--gres=gpu:1 --array=1-4%2", script: using(1502, 70, length), state: "COMPLETED", gpus: 1,
+			mib: 1502, smact: 70, tasks: 4},
+	)
+}
+
+// severalGPUs are jobs on several GPUs, of one node and of two.
+func severalGPUs() []seen {
+	two := "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%,*} " + strings.TrimSpace(using(6001, 40, length)) + " &\n" +
+		"CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES#*,} " + strings.TrimSpace(using(7001, 60, length)) + " &\nwait"
+	return []seen{
+		{user: bob, options: "--gres=gpu:2", script: two, state: "COMPLETED", gpus: 2, mib: 7001, smact: 50},
+		{user: alice, options: "--gres=gpu:2", script: two, state: "COMPLETED", gpus: 2, mib: 7001, smact: 50},
+		{user: carol, options: "-N1 --gpus=3", script: using(6003, 55, length, "--gpus 3"), state: "COMPLETED", gpus: 3,
+			mib: 6003, smact: 55},
+		{user: alice, options: "--gres=gpu:4", script: using(6004, 35, length, "--gpus 4"), state: "COMPLETED", gpus: 4,
+			mib: 6004, smact: 35},
+		{user: bob, options: "--gres=gpu:2", state: "COMPLETED", gpus: 2, mib: 2601, smact: 25, note: unused,
+			script: "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%,*} " + using(2601, 50, length+5)},
+		{user: alice, options: "-N2 --gres=gpu:1", script: "srun " + using(6005, 45, length), state: "COMPLETED", gpus: 2,
+			mib: 6005, smact: 45},
+		{user: carol, options: "-N2 --gpus-per-node=2", script: "srun " + using(6006, 65, length, "--gpus 2"),
+			state: "COMPLETED", gpus: 4, mib: 6006, smact: 65},
+	}
+}
+
+// steppedJobs have steps, or are interactive.
+func steppedJobs() []seen {
+	return []seen{
+		{user: alice, options: "--gres=gpu:1", script: "srun " + using(5101, 30, 8) + "srun " + using(5102, 30, 8),
+			state: "COMPLETED", gpus: 1, mib: 5102, smact: 30},
+		{user: bob, options: "-n2 --gres=gpu:2", state: "COMPLETED", gpus: 2, mib: 5104, smact: 40,
+			script: "srun -n1 --gres=gpu:1 --exact " + strings.TrimSpace(using(5103, 40, length)) +
+				" &\nsrun -n1 --gres=gpu:1 --exact " + strings.TrimSpace(using(5104, 40, length)) + " &\nwait"},
+		{user: alice, interactive: "srun", options: "--gres=gpu:1", script: using(5105, 50, length), state: "COMPLETED",
+			gpus: 1, mib: 5105, smact: 50},
+		{user: carol, interactive: "srun", options: "-N1 --gpus=2", script: using(5106, 50, length, "--gpus 2"),
+			state: "COMPLETED", gpus: 2, mib: 5106, smact: 50},
+		{user: bob, interactive: "salloc", options: "--gres=gpu:1", script: "srun " + using(5107, 60, length),
+			state: "COMPLETED", gpus: 1, mib: 5107, smact: 60},
+		{user: carol, options: "-n1 --time=5", script: "sleep 5", state: "COMPLETED"}, // no GPU
+	}
+}
+
+// idleJobs leave their GPUs idle, all the time or at the end.
+func idleJobs() []seen {
+	return []seen{
+		{user: alice, options: "--gres=gpu:1", script: "sleep 24", state: "COMPLETED", gpus: 1, idle: true, note: unused},
+		{user: bob, options: "--gres=gpu:1", script: "sleep 24; exit 4", state: "FAILED", gpus: 1, idle: true, note: unused},
+		{user: carol, options: "--gres=gpu:2", script: "sleep 24", state: "COMPLETED", gpus: 2, idle: true, note: unused},
+		{user: bob, options: "--gres=gpu:1", script: using(2603, 80, 6) + "sleep 20", state: "COMPLETED", gpus: 1, mib: 2603,
+			smact: 80, idle: true, note: unused},
+		{user: alice, interactive: "salloc", options: "--gres=gpu:1", script: "sleep 24", state: "COMPLETED", gpus: 1,
+			idle: true, note: unused},
+	}
+}
+
+// submitAll submits jobs and returns their ids.
+func (c *observed) submitAll(jobs []seen) (ids []string) {
+	c.t.Helper()
+	for i, s := range jobs {
+		options := s.options
+		if s.interactive != "" {
+			options = fmt.Sprintf("-J %s%d.sh %s", s.interactive, i, options)
+			go c.run(s.user, s.interactive+" "+options+" "+s.script)
+			var id string
+			c.eventually(func() string {
+				id = c.sh("", fmt.Sprintf("squeue -h -t all -n %s%d.sh -o %%A", s.interactive, i))
+				return id
+			}, `^\d+$`)
+			c.want[id] = s
+			ids = append(ids, id)
+			continue
+		}
+		if !regexp.MustCompile(`(^| )-o `).MatchString(options) {
+			options = "-o /dev/null " + options
+		}
+		id := c.sbatch(s.user, options, s.script+"\n")
+		ids = append(ids, id)
+		if s.tasks == 0 {
+			c.want[id] = s
+		}
+		for task := range s.tasks {
+			c.want[fmt.Sprintf("%s_%d", id, task+1)] = s
+		}
+	}
+	return ids
+}
