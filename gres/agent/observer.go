@@ -107,7 +107,9 @@ func (o *Observer) look(ctx context.Context, v view) {
 	if !o.due(now, seen) {
 		return
 	}
-	o.asked, o.seen, o.more = now, seen, false
+	// Once more after a change: slurmctld hears of a job's end a moment after the job's last process has gone.
+	changed := o.asked > 0 && !maps.Equal(seen, o.seen)
+	o.asked, o.seen, o.more = now, seen, changed
 	err := o.reconcile(ctx, gpus, seen)
 	o.tell(err)
 }

@@ -251,6 +251,24 @@ func TestObserverAsks(t *testing.T) {
 	}
 }
 
+// Of a job that ends, slurmctld hears a moment after the last process has gone: it is asked once more.
+func TestObserverAsksOnceMore(t *testing.T) {
+	slurm := &readOnly{t: t, err: errors.New("no answer is needed here")}
+	o := &Observer{Node: "n1", Found: slurm, Log: newAgent().Log}
+	there := view{samples: []gres.Sample{sample(gres.Process{PID: 1})}, owners: owners{1: {JobID: 7}}}
+	gone := view{samples: []gres.Sample{sample()}, owners: owners{}}
+	for i, c := range []struct {
+		view
+		asked int
+	}{{there, 1}, {there, 1}, {gone, 2}, {gone, 3}, {gone, 3}, {there, 4}, {there, 5}, {there, 5}} {
+		o.look(t.Context(), c.view)
+		if slurm.asked != c.asked {
+			t.Errorf("look %d: asked %d times, want %d", i, slurm.asked, c.asked)
+		}
+		o.asked -= observeGap
+	}
+}
+
 func TestObserverRecord(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	began := now.Add(-time.Minute)
