@@ -33,7 +33,7 @@ func runDB(ctx context.Context, e env, args []string) error {
 	c := config.Default()
 	if *path == "" || f.Arg(0) == "prune" {
 		var err error
-		if c, err = config.Load(e.config, os.ReadFile); err != nil {
+		if c, err = cli.Config(e.config); err != nil {
 			return cli.Fail(cli.ExitUsage, "%w; name a file with carma-node --config", err)
 		}
 	}

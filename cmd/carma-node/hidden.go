@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 
+	"carma/cmd/internal/cli"
 	"carma/prolog/hook"
 	"carma/slurmbridge/sctl"
 )
@@ -19,7 +20,11 @@ var hidden = map[string]func(context.Context, env, []string) error{
 			"lists and cgroups. Run it as root when CARMA is being removed", args); err != nil {
 			return err
 		}
-		return hook.Unconfine(e.config, sctl.NodeName(e.node))
+		c, err := cli.Config(e.config)
+		if err != nil {
+			return err
+		}
+		return hook.Unconfine(c, sctl.NodeName(e.node))
 	},
 }
 

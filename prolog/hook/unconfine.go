@@ -14,10 +14,6 @@ import (
 const UnconfineCommand = "unconfine"
 
 // Unconfine leaves nothing of CARMA in the cgroups and on the device nodes of a node.
-func Unconfine(path, node string) error {
-	c, err := config.Load(path, os.ReadFile)
-	if err != nil {
-		return err
-	}
+func Unconfine(c config.Config, node string) error {
 	return confine.Undo("none", nil, confine.ForNode(c.ForNode(node), node, os.Getenv("SLURM_CONF")))
 }
