@@ -3,12 +3,12 @@
 #
 # CARMA as a new administrator meets it: three machines with Debian 12 (or 13:
 # DEBIAN=trixie) and its Slurm, two of them with GPUs (simulated). Every block of docs/pilot.md that says
-# where it is run is run there as it stands, from the installation to the report,
-# and the way back; Slurm must then be as before. usage: check.sh PACKAGES-DIR
+# where it is run is run there as it stands: to watch first, from the installation to the report,
+# and the way back; Slurm must be as before while agents watch, and in the end. usage: check.sh PACKAGES-DIR
 #
 # Run as root (make test-newadmin). The first time it makes the machines' disk in
 # NEWADMIN_CACHE (default /var/cache/carma-newadmin): two minutes and 600 MB; then
-# it takes two. What was seen is left in build/newadmin.
+# it takes three. What was seen is left in build/newadmin.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,19 +31,19 @@ places() {
 	esac
 }
 
-# step SECTION N: run the blocks of a numbered step of docs/pilot.md.
+# step SECTION [N]: run the blocks of a numbered step of docs/pilot.md, or of a section before its first step.
 step() {
-	local section=$1 number=$2 place block m count=0
+	local section=$1 number=${2:-0} name="$1${2:+, step $2}" place block m count=0
 	while IFS= read -r -d '' block; do
 		place=${block%%$'\n'*}
 		place=${place#\# }
 		count=$((count + 1))
 		for m in $(places "$place"); do
-			say "$section, step $number, $place${m:+ ($m)}"
+			say "$name, $place${m:+ ($m)}"
 			{
 				printf '\n== %s %s on %s\n%s\n--\n' "$section" "$number" "$m" "$block"
 				if [ "$m" = user ]; then run head "set -e; $block" alice; else run "$m" "set -e; cd /root/packages; $block"; fi
-			} >>"$seen/steps" 2>&1 </dev/null || { tail -20 "$seen/steps" >&2; fail "$section, step $number does not work $place ($m)"; }
+			} >>"$seen/steps" 2>&1 </dev/null || { tail -20 "$seen/steps" >&2; fail "$name does not work $place ($m)"; }
 		done
 	done < <(awk -v section="$section" -v number="$number" '
 		/^## / { inside = ($0 == "## " section); at = 0 }
@@ -54,7 +54,7 @@ step() {
 		}
 		open && inside && at == number { sub(/^   /, ""); block = block $0 "\n" }
 	' "$top/docs/pilot.md")
-	[ $count -gt 0 ] || fail "docs/pilot.md: step $number of \"$section\" has no block to run"
+	[ $count -gt 0 ] || fail "docs/pilot.md: \"$name\" has no block to run"
 }
 
 say "three machines boot"
@@ -66,6 +66,24 @@ for m in gpu1 gpu2; do plug_in_gpus $m; done
 wait_until 60 "Slurm's nodes" nodes_are 3 idle
 say "Slurm without CARMA: ten submissions"
 picture "$seen/before"
+
+watch="Watch first"
+train 120s alice -w gpu1 # is older than the agent
+wait_until 30 "the job before the agent" running 1
+step "$watch"
+grep -Eq '^ +[0-9]+ alice ' "$seen/steps" || fail "carma-node status does not show the job that runs: $seen/steps"
+train 40s bob -w gpu2
+wait_until 120 "the end of the two jobs" none_in_queue
+wait_until 60 "the records of the two jobs, see $seen/train" watched
+say "Slurm while the agents watch: the same submissions"
+picture "$seen/watched"
+diff -r -U2 "$seen/before" "$seen/watched" || fail "Slurm is not as it was before the agents watched"
+nodes_stayed
+for m in gpu1 gpu2; do run $m "carma-sim forecast -S now-1hour && carma-report gpus && carma-node db check" >>"$seen/steps" 2>&1; done
+say "the way back (gpu2)"
+run gpu2 "apt-get purge -y carma-node carma-tools" >"$seen/purge" 2>&1
+! grep '^carma-' "$seen/purge" || fail "the way back is not silent: $seen/purge"
+nothing_left gpu2
 
 pilot="A pilot on one partition"
 step "$pilot" 1
@@ -80,7 +98,7 @@ step "$pilot" 6
 say "the report"
 wait_until 120 "the end of the ten jobs" none_in_queue
 step "$pilot" 7
-reported
+wait_until 60 "the records of the ten jobs, see $seen/report.*" reported
 say "a GPU node reboots; the agent hangs"
 after_reboot
 watchdog
@@ -92,5 +110,5 @@ wait_until 60 "Slurm's nodes" nodes_are 3 idle
 say "Slurm without CARMA again: the same submissions"
 picture "$seen/after"
 diff -r -U2 "$seen/before" "$seen/after" || fail "Slurm is not as it was before CARMA"
-nothing_left
+nothing_left head gpu1 gpu2
 say "as before: configuration, nodes, partitions, submissions, queue, jobs"

@@ -35,6 +35,24 @@ plug_in_gpus() { run "$1" "simgpu create /dev/shm/simgpu --model dgx-a100 --time
 
 nodes_are() { [ "$(run head "sinfo -h -N -t $2 -o %N" | sort -u | wc -l)" = "$1" ]; }
 none_in_queue() { [ -z "$(run head 'squeue -h')" ]; }
+running() { [ "$(run head 'squeue -h -t R' | wc -l)" = "$1" ]; }
+
+# train TIME USER OPTION...: a job that uses a GPU for so much simulated time
+train() { run head "sbatch -J train -o /dev/null --gres=gpu:1 ${*:3} --wrap 'simjob --mem 9G --smact 20 --duration $1'" "$2" >>"$seen/steps"; }
+
+# watched: agents without a carma.toml have recorded the two jobs of train; all users read of them, as squeue lets them.
+watched() {
+	local m who
+	for m in gpu1 gpu2; do
+		for who in "" bob; do echo "$m: $(run $m "carma-report -n -P -o User,State,PeakMem --name train" "$who")"; done
+	done >"$seen/train" 2>&1
+	diff "$seen/train" - <<-'TEXT'
+	gpu1: alice|COMPLETED|9216
+	gpu1: alice|COMPLETED|9216
+	gpu2: bob|COMPLETED|9216
+	gpu2: bob|COMPLETED|9216
+	TEXT
+}
 
 # submissions: as users make them, good and bad.
 submissions() {
@@ -121,10 +139,10 @@ published() {
 reported() {
 	local m count=0
 	for m in gpu1 gpu2; do
-		run $m "carma-report --json" >"$seen/report.$m"
+		run $m "carma-report --json --name first.sh" >"$seen/report.$m"
 		count=$((count + $(grep -c '"state": "COMPLETED"' "$seen/report.$m" || true)))
 	done
-	[ $count = 10 ] || fail "carma-report shows $count jobs that completed, not 10: $seen/report.*"
+	[ $count = 10 ]
 }
 
 # Slots, run directory and agent come back with the node.
@@ -174,10 +192,10 @@ nodes_stayed() {
 	[ -z "$drained" ] || fail "drained: $drained"
 }
 
-# Removal leaves nothing but what stands for the GPUs here.
+# nothing_left MACHINE...: removal leaves nothing but what stands for the GPUs here.
 nothing_left() {
 	local m left
-	for m in head gpu1 gpu2; do
+	for m in "$@"; do
 		left=$(run $m "find / -xdev \( -path /proc -o -path /sys -o -path /root/packages \) -prune -o -iname '*carma*' ! -path /etc/default/carma-node -print; ls -d /run/carma /dev/carma 2>/dev/null" || true)
 		[ -z "$left" ] || fail "left on $m after removal: $left"
 	done
