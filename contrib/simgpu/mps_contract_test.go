@@ -585,12 +585,15 @@ func TestServerCredentials(t *testing.T) {
 	if err != nil || !strings.Contains(string(status), ids) {
 		t.Errorf("%v\n%s", err, status)
 	}
-	for command, may := range map[string]bool{"kill -STOP " + server: true, "kill -CONT " + server: true,
-		"cat /proc/" + server + "/environ": false} {
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+	// In this order: a stopped server would keep the daemon from quitting.
+	for _, c := range []struct {
+		command string
+		may     bool
+	}{{"kill -STOP " + server, true}, {"kill -CONT " + server, true}, {"cat /proc/" + server + "/environ", false}} {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", c.command)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ownerUID, Gid: ownerUID}}
-		if err := cmd.Run(); (err == nil) != may {
-			t.Errorf("%s: %v", command, err)
+		if err := cmd.Run(); (err == nil) != c.may {
+			t.Errorf("%s: %v", c.command, err)
 		}
 	}
 	want(t, "quit", r.run(0, "quit\n"), answer{})
