@@ -78,10 +78,14 @@ func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 		}
 		n.Log.Error("confine a job without GPUs; retrying", "job", h.JobKey, "error", err)
 		if time.Until(n.Until) < n.Config.Hooks.Wait.D() {
-			if err := n.returnJob(ctx, h, slurm); err == nil {
+			returned := n.returnJob(ctx, h, slurm)
+			if returned == nil {
 				return nil
 			}
 			if err := n.markUndecided(h, false); err == nil {
+				if errors.Is(returned, sctl.ErrBatchOnly) {
+					notify(ctx, n, h, slurm, waitsForNode(h, "close its GPUs to it"))
+				}
 				return ErrUndecided
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
 )
 
 // Prepare makes the run directory. Root alone writes there; TaskProlog and MPS
@@ -42,7 +43,7 @@ func OpenBook(c config.Config, node string) (*lease.Ledger, error) {
 // cannot return waits until either can be done; Node.Until is when this process must
 // end, the zero value never.
 func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lease.Ledger, error) {
-	until := n.Until
+	until, told := n.Until, false
 	defer n.heartbeat(h)()
 	for {
 		book, err := OpenBook(n.Config, h.Node)
@@ -57,8 +58,12 @@ func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lea
 			return nil, nil
 		}
 		n.Log.Warn("neither leased nor returned; retrying", "job", h.JobKey, "error", err)
+		if errors.Is(err, sctl.ErrBatchOnly) && !told && !until.IsZero() { // a Settle's job has read so
+			told = true
+			notify(ctx, n, h, slurm, waitsForNode(h, "lease it a GPU"))
+		}
 		if !until.IsZero() && time.Until(until) < 2*n.Config.Hooks.Deadline.D() {
-			if err := n.markUndecided(h, false); err == nil {
+			if err := n.markUndecided(h, told); err == nil {
 				return nil, ErrUndecided
 			}
 		}

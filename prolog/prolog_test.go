@@ -687,6 +687,31 @@ func TestPrologTellsWhatItWaitsFor(t *testing.T) {
 	}
 }
 
+// So does a job that waits for the node itself: for its ledger, or until GPUs are closed to a job without any.
+func TestPrologTellsThatTheNodeFails(t *testing.T) {
+	const want = "carma: the job waits on node n1, which cannot lease it a GPU now; if that lasts, tell an administrator"
+	w := newWorld(t)
+	w.slurm.noRequeue = true
+	h := hook(7)
+	w.Config.Paths.RunDir = filepath.Join(w.RunDir, "leases.db", "%n") // below a file
+	if book, err := w.OpenLedger(t.Context(), h, w.slurm); !errors.Is(err, ErrUndecided) || book != nil {
+		t.Errorf("got %v, %v", book, err)
+	}
+	if w.slurm.told != want || strings.Count(strings.Join(w.slurm.calls, "\n"), "notify 7") != 1 {
+		t.Errorf("no ledger: told %q, calls %v", w.slurm.told, w.slurm.calls)
+	}
+	w = newWorld(t)
+	w.slurm.noRequeue = true
+	h.Slots, h.Carma = nil, jobenv.Carma{}
+	w.Guard = &guard{fail: 3}
+	if err := w.Prolog(t.Context(), h, nil, w.slurm); !errors.Is(err, ErrUndecided) {
+		t.Error(err)
+	}
+	if closed := strings.Replace(want, "lease it a GPU", "close its GPUs to it", 1); w.slurm.told != closed {
+		t.Errorf("not confined: told %q, calls %v", w.slurm.told, w.slurm.calls)
+	}
+}
+
 // A job that was cancelled, or is in the queue again, while it waits is let go.
 func TestPrologLetsGo(t *testing.T) {
 	for name, change := range map[string]func(*slurm){

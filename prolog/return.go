@@ -154,11 +154,22 @@ func (l *launch) tell(ctx context.Context, text string) {
 		return
 	}
 	l.told = true
-	ctx, cancel := l.node.part(ctx)
+	notify(ctx, l.node, l.Hook, l.slurm, text)
+}
+
+// notify writes to the terminal of a job that waits on the node.
+func notify(ctx context.Context, n *Node, h jobenv.Hook, slurm Changing, text string) {
+	ctx, cancel := n.part(ctx)
 	defer cancel()
-	if failed := l.slurm.Notify(ctx, l.JobID, text); failed != nil {
-		l.node.Log.Warn("notify a job that waits here", "job", l.JobKey, "error", failed)
+	if err := slurm.Notify(ctx, h.JobID, text); err != nil {
+		n.Log.Warn("notify a job that waits here", "job", h.JobKey, "error", err)
 	}
+}
+
+// waitsForNode is what the user of a job reads that waits for a node which cannot do something now.
+func waitsForNode(h jobenv.Hook, what string) string {
+	return fmt.Sprintf("carma: the job waits on node %s, which cannot %s now; if that lasts, tell an administrator",
+		h.Node, what)
 }
 
 // lookAtLedger is how long a ledger may take to tell what would help a job that returns to

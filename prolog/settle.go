@@ -110,8 +110,7 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 // keeps the node from leasing any.
 func (l *launch) waitsFor(full bool) string {
 	if !full {
-		return fmt.Sprintf("carma: the job waits on node %s, which cannot lease it a GPU now; if that lasts, tell an "+
-			"administrator", l.Node)
+		return waitsForNode(l.Hook, "lease it a GPU")
 	}
 	r := l.request
 	gpus, each := "1 GPU", ""
