@@ -28,6 +28,7 @@ type seen struct {
 	idle                  bool    // uses no GPU for long enough to be called idle
 	note                  string  // of the report's page
 	tasks                 int     // of an array
+	cgroup                bool    // found by its cgroup alone
 }
 
 const (
@@ -114,8 +115,8 @@ func plainJobs() (jobs []seen) {
 		// Two processes on a GPU, by turns.
 		seen{user: carol, options: "--gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 7004, smact: 50,
 			script: strings.TrimSpace(using(3002, 40, 7)) + " &\n" + strings.TrimSpace(using(4002, 60, 7)) + " &\nwait"},
-		// A process that outlives its shell, without a word of Slurm in its environment.
-		seen{user: bob, options: "--gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 3005, smact: 50,
+		// A process that outlives its shell, without a word of Slurm in its environment: its cgroup alone tells.
+		seen{user: bob, options: "--gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 3005, smact: 50, cgroup: true,
 			script: "(setsid env -u SLURM_JOB_ID " + strings.TrimSpace(using(3005, 50, length)) + " </dev/null &)\nsleep " +
 				fmt.Sprint(length+1)},
 		seen{user: alice, options: "--gres=gpu:1 --array=1-3", script: using(1501, 20, length), state: "COMPLETED", gpus: 1,
@@ -180,6 +181,9 @@ func idleJobs() []seen {
 func (c *observed) submitAll(jobs []seen) (ids []string) {
 	c.t.Helper()
 	for i, s := range jobs {
+		if s.cgroup && !c.inCgroups() {
+			continue
+		}
 		options := s.options
 		if s.interactive != "" {
 			options = fmt.Sprintf("-J %s%d.sh %s", s.interactive, i, options)

@@ -61,6 +61,12 @@ func cgroup2() bool {
 	return err == nil
 }
 
+// inCgroups tells whether the cluster's jobs are in cgroups: not in contrib/bare.sh, where root may make none.
+func (c *cluster) inCgroups() bool {
+	_, err := os.Stat(filepath.Join(c.dir, "cgroup"))
+	return cgroup2() || err == nil
+}
+
 func needsCgroups(t *testing.T) {
 	t.Helper()
 	if cgroup2() {
