@@ -20,6 +20,8 @@ usage() { echo "usage: root.sh bookworm|trixie|forky|noble|jammy COMMAND" >&2; e
 die() { echo "root: $*" >&2; exit 1; }
 # shellcheck source=contrib/root-common.sh
 . "$here/root-common.sh"
+# shellcheck source=contrib/cgroups.sh
+. "$here/cgroups.sh"
 
 # prepare RELEASE: makes the kept root
 prepare() {
@@ -50,29 +52,11 @@ has_deps() {
 	[ -z "$(comm -23 <(printf '%s\n' $2 | sort -u) <(printf '%s\n' $have | sort -u))" ]
 }
 
-# own_cgroups NAME: a cgroup for this process in each hierarchy, so that clusters of two runs do
-# not meet; the namespace made next shows it as the root.
-own_cgroups() {
+# hierarchies: of the machine, writable for processes
+# shellcheck disable=SC2317 # by the trap, too
+hierarchies() {
 	local h
-	for h in /sys/fs/cgroup/*/ /sys/fs/cgroup/; do
-		[ -e "$h/cgroup.procs" ] || continue
-		mkdir -p "$h/$1"
-		if [ -e "$h/$1/cpuset.cpus" ]; then
-			cat "$h/cpuset.cpus" >"$h/$1/cpuset.cpus" 2>/dev/null || true
-			cat "$h/cpuset.mems" >"$h/$1/cpuset.mems" 2>/dev/null || true
-		fi
-		echo "$BASHPID" >"$h/$1/cgroup.procs"
-	done
-}
-
-# shellcheck disable=SC2317 # by the trap
-forget_cgroups() {
-	local h d
-	for h in /sys/fs/cgroup/*/ /sys/fs/cgroup/; do
-		[ -d "$h/$1" ] || continue
-		echo $$ >"$h/cgroup.procs" 2>/dev/null || true
-		find "$h/$1" -depth -type d 2>/dev/null | while read -r d; do rmdir "$d" 2>/dev/null || true; done
-	done
+	for h in /sys/fs/cgroup/*/ /sys/fs/cgroup/; do [ ! -e "$h/cgroup.procs" ] || echo "$h"; done
 }
 
 # mount_cgroups ROOT: the hierarchies of this machine, as the cgroup namespace shows them
@@ -169,10 +153,11 @@ main() {
 	name=carma-root.$$
 	work=$(mktemp -d /var/tmp/carma-root.XXXXXX)
 	common=$(cd "$top" && realpath "$(git rev-parse --git-common-dir)")
-	trap 'forget_cgroups "$name"; rmdir "$work" 2>/dev/null || true' EXIT
+	trap 'forget_cgroups "$name" $(hierarchies); rmdir "$work" 2>/dev/null || true' EXIT
 	trap 'exit 130' INT TERM
 	(
-		own_cgroups "$name"
+		# shellcheck disable=SC2046
+		own_cgroups "$name" $(hierarchies)
 		exec unshare --mount --pid --fork --kill-child --mount-proc --uts --ipc --net --cgroup --propagation private \
 			"$0" --inside "$release" "$cache/$release" "$(go env GOROOT)" "$work" "$top" "$common" "$2"
 	) || status=$?

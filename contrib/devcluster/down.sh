@@ -23,7 +23,7 @@ cluster_down() {
 	stop slurmdbd
 	stop mysql
 	stop munged
-	forget_cgroups
+	remove_cgroups
 	forget_users
 }
 
