@@ -11,20 +11,21 @@ import (
 
 	"carma/gres/choose"
 	"carma/gres/lease"
-	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
 )
 
-// keepEvery is the pause before a job asks again whether another job of its user still waits in a Prolog: each question
-// has slurmctld list the queue.
-const keepEvery = 20 * time.Second
+// keepPause is the pause of a job, by the time waited, before the next question whether another job of the user has
+// waited for longer: each question has slurmctld list the queue, and a user can have many jobs wait in Prologs.
+func keepPause(waited time.Duration) time.Duration {
+	return min(max(waited/4, 20*time.Second), 2*time.Minute)
+}
 
 // keep keeps GPUs of this node for a job without a constraint on nodes' Extra, or that cannot return to the queue, as
-// the steward does for jobs with such a constraint: on all nodes for one job of a user at a time; not for a job with a
-// need beyond its booking.
+// the steward does for jobs with a constraint: on all nodes for a single job of a user at a time; not for a job with a
+// need beyond the booking.
 func (l *launch) keep(ctx context.Context) {
-	if l.kept = l.kept || !l.Carma.Annotated; l.kept || time.Since(l.behind) < keepEvery {
+	if l.kept = l.kept || !l.Carma.Annotated; l.kept || time.Since(l.behind) < keepPause(time.Since(l.started)) {
 		return
 	}
 	ctx, cancel := l.node.part(ctx)
@@ -74,16 +75,16 @@ func (l *launch) keep(ctx context.Context) {
 	l.node.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
-// waitsLongest is the job of the user that has waited for GPUs for longest, on any node: this one, or one in a Prolog
-// that started before, or an older one that Prologs have returned to the queue so often that GPUs are kept for the
-// job. Else a user's jobs of all GPUs, one on each node, would keep the cluster from everybody.
+// waitsLongest is the user's job with the longest wait for GPUs, on any node: the job here, a job in a Prolog with an
+// earlier start, or an older job in the queue again, returned by Prologs so often that GPUs are kept for the older
+// job. Else a user's jobs of all GPUs, a job on each node, would keep the cluster from everybody.
 func (l *launch) waitsLongest(ctx context.Context) (first uint32, err error) {
 	queue, err := l.slurm.Queue(ctx, l.node.Config.PartitionNames())
 	if err != nil {
 		return 0, err
 	}
 	i := slices.IndexFunc(queue, func(j schedule.Job) bool { return j.ID == l.JobID })
-	if i < 0 { // in a partition that carma.toml does not name
+	if i < 0 { // in a partition without an entry in carma.toml
 		return l.JobID, nil
 	}
 	self := queue[i]
@@ -94,8 +95,7 @@ func (l *launch) waitsLongest(ctx context.Context) (first uint32, err error) {
 		case j.Reason == jobstate.InProlog && j.State.MayBeInProlog():
 			return cmp.Or(j.Start.Compare(self.Start), cmp.Compare(j.ID, self.ID)) < 0
 		}
-		often := l.node.overVetoLimit(jobenv.Hook{JobKey: jobenv.JobKey{Restart: uint32(j.Restarts)}})
-		return j.State == jobstate.Pending && j.Priority > 0 && often && j.ID < self.ID
+		return j.State == jobstate.Pending && j.Priority > 0 && l.node.overVetoLimit(j.Restarts) && j.ID < self.ID
 	})
 	if i < 0 {
 		return l.JobID, nil

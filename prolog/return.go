@@ -60,7 +60,7 @@ func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 		return sctl.ErrBatchOnly
 	}
 	var change sctl.Change
-	if l.node.overVetoLimit(h) && h.Carma.Annotated {
+	if l.node.overVetoLimit(int(h.Restart)) && h.Carma.Annotated {
 		list, err := l.books(ctx, l.slurm)
 		if err != nil {
 			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
@@ -148,7 +148,7 @@ func (l *launch) tellTooMany(ctx context.Context, node int) {
 	l.tell(ctx, fmt.Sprintf("carma: %s, and cannot start; end it and ask for at most %d", tooManyText(l, node), node))
 }
 
-// tell writes to the terminal of a job that waits here, once.
+// tell writes to the terminal of a waiting job, once.
 func (l *launch) tell(ctx context.Context, text string) {
 	if l.told {
 		return
@@ -166,7 +166,7 @@ func notify(ctx context.Context, n *Node, h jobenv.Hook, slurm Changing, text st
 	}
 }
 
-// waitsForNode is what the user of a job reads that waits for a node which cannot do something now.
+// waitsForNode is the text for the user of a job that waits for a node which cannot do something now.
 func waitsForNode(h jobenv.Hook, what string) string {
 	return fmt.Sprintf("carma: the job waits on node %s, which cannot %s now; if that lasts, tell an administrator",
 		h.Node, what)
@@ -207,8 +207,8 @@ func waiting(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 }
 
 // overVetoLimit tells whether the job was returned to the queue hooks.vetoes times.
-func (n *Node) overVetoLimit(h jobenv.Hook) bool {
-	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
+func (n *Node) overVetoLimit(restarts int) bool {
+	return n.Config.Hooks.Vetoes > 0 && restarts >= n.Config.Hooks.Vetoes
 }
 
 // escalate is the new request of a job that was returned to the queue too often; the zero
@@ -289,7 +289,7 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 // start the job by itself.
 func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Returned, slurm Slurm) bool {
 	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
-	if h.Restart >= mostForgotten || n.overVetoLimit(h) {
+	if h.Restart >= mostForgotten || n.overVetoLimit(int(h.Restart)) {
 		return false
 	}
 	for {
