@@ -20,8 +20,8 @@ export GOPATH ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/go
 export STATICCHECK_CACHE ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/.cache/staticcheck
 endif
 
-# make GOARCH=arm64 on another machine: by Debian's cross compiler (make deps-test-arm64), into a folder of
-# its own, so that what was built for this machine stays.
+# make GOARCH=arm64 on another machine: by Debian's cross compiler (make deps-test-arm64), into build/arm64:
+# the builds for the machine here stay.
 ifeq ($(GOARCH)$(filter aarch64,$(shell uname -m)),arm64)
 OUT = build/arm64/
 export GOARCH
@@ -119,7 +119,7 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@echo "build: $@"
 	@$(GO) build -o $@ ./contrib/progress
 
-# Tests that take minutes and seldom fail are left to test-all, which CI runs.
+# Tests of minutes that seldom fail are left to test-all, for CI.
 test: export SHORT = -short
 test: test-all ## what a change must pass: lint, unit tests, a real Slurm
 test-all: $(PROGRESS) ## that, with the tests that take minutes

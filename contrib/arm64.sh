@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds everything for 64-bit ARM with Debian's cross compiler, and runs under qemu-user what needs no
-# Slurm and starts no program: the commands, whose output is compared with that of this machine's, the
+# Builds everything for 64-bit ARM with Debian's cross compiler, and runs under qemu-user all that needs no
+# Slurm and starts no program: the commands, compared with the native commands, the
 # tests of the pure packages, and slurmctld's plugin with libcarma in a host program. No other machine
 # is needed. usage: arm64.sh     (make test-arm64 does)
 set -euo pipefail

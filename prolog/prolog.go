@@ -168,7 +168,7 @@ type launch struct {
 	booking    *tres.List // as slurmctld has it; nil: nobody has asked
 	kept       bool       // GPUs are kept for the job, or none are to be kept
 	behind     time.Time  // when another job of the user was last seen to have waited for longer
-	told       bool       // the user has been told what the job waits for
+	told       bool       // the user has been told why the job waits
 	stays      bool       // the job cannot return to the queue
 	yielding   yielding
 	preemption preemption
@@ -214,8 +214,8 @@ func (l *launch) fitNode(ctx context.Context) {
 }
 
 // fit gives a job that has a whole node, and has all slots of the node for that reason, the node's GPUs. Of a job that
-// job_submit has annotated the number of GPUs is known (request). A job that asked for more GPUs than the node has is
-// given none: 26.05 says of each job without --oversubscribe that the job has its nodes alone.
+// job_submit has annotated the number of GPUs is known (request). A job with a request beyond the node's GPUs is given
+// none: 26.05 calls each job without --oversubscribe alone on the nodes.
 func (l *launch) fit(ctx context.Context, j sctl.Job, node int) {
 	if !j.WholeNode || l.Carma.Annotated || node == 0 || l.request.GPUs <= node {
 		return

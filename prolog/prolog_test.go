@@ -647,7 +647,7 @@ func TestPrologWaits(t *testing.T) {
 			if text := <-told; !strings.Contains(text, "export CUDA_VISIBLE_DEVICES=GPU-") {
 				t.Errorf("task:\n%s", text)
 			}
-			// Its user reads once for what it waits, though Settle goes on for its Prolog.
+			// The user reads once why the job waits, though Settle goes on for the Prolog.
 			n := strings.Count(strings.Join(w.slurm.calls, "\n"), "notify 7")
 			if want := map[bool]int{true: 1}[name == "srun"]; n != want {
 				t.Errorf("told %d times, want %d: %v", n, want, w.slurm.calls)
@@ -656,7 +656,7 @@ func TestPrologWaits(t *testing.T) {
 	}
 }
 
-// A job that cannot return to the queue says on its user's terminal what it waits for.
+// A job that cannot return to the queue says on the user's terminal why the job waits.
 func TestPrologTellsWhatItWaitsFor(t *testing.T) {
 	const shares = "carma: the job waits on node n1 for 1 GPU with room for 10240 MiB"
 	for name, c := range map[string]struct {
@@ -687,7 +687,7 @@ func TestPrologTellsWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// So does a job that waits for the node itself: for its ledger, or until GPUs are closed to a job without any.
+// So does a job that waits for the node itself: for the ledger, or until GPUs are closed to a job without any.
 func TestPrologTellsThatTheNodeFails(t *testing.T) {
 	const want = "carma: the job waits on node n1, which cannot lease it a GPU now; if that lasts, tell an administrator"
 	w := newWorld(t)
@@ -1003,8 +1003,8 @@ func TestPrologOfAWholeNode(t *testing.T) {
 	}
 }
 
-// From 26.05 on squeue says of each job that it shares its node with nobody. Who asked for more GPUs than the node has
-// is not given all of them.
+// From 26.05 on squeue calls each job alone on the node. A job with a request beyond the node's GPUs is not given all
+// GPUs.
 func TestPrologOfMoreThanTheNode(t *testing.T) {
 	for asked, leased := range map[string]int{"": 2, "gres:gpu:2": 2, "gres:gpu:5": 0} {
 		w := newWorld(t)
@@ -1105,7 +1105,7 @@ func TestPrologKeepsNoStaleGPUs(t *testing.T) {
 	}
 }
 
-// Prologs of all nodes keep GPUs for one job of a user at a time: the job that has waited in a Prolog for longest, or
+// Prologs of all nodes keep GPUs for a single job of a user at a time: the job with the longest wait in a Prolog, or
 // was returned to the queue as often.
 func TestPrologKeepsForOneJobOfAUser(t *testing.T) {
 	now := time.Now()

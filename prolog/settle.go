@@ -75,7 +75,7 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 		case errors.Is(err, sctl.ErrBatchOnly):
 			l.keep(ctx)
 			l.stays = true
-			if tried == l.request.GPUs { // otherwise the next round may lease what the job really needs
+			if tried == l.request.GPUs { // otherwise the next round may lease the job's real need
 				l.tell(ctx, l.waitsFor(full))
 			}
 		case err != nil:
@@ -106,7 +106,7 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 	}
 }
 
-// waitsFor is what the user of a job that cannot return to the queue reads. full: no GPU fits; else something else
+// waitsFor is the text for the user of a job that cannot return to the queue. full: no GPU fits; else something else
 // keeps the node from leasing any.
 func (l *launch) waitsFor(full bool) string {
 	if !full {
@@ -132,7 +132,7 @@ func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
 	return errors.Is(err, errGone) || errors.Is(err, sctl.ErrNoJob)
 }
 
-// markUndecided leaves word for the job's tasks to wait. told: their user knows for what.
+// markUndecided leaves word for the job's tasks to wait. told: the user knows why.
 func (n *Node) markUndecided(h jobenv.Hook, told bool) error {
 	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Slots: h.Slots, Undecided: true, Told: told})
 }

@@ -37,7 +37,7 @@ type taskFile struct {
 	Devices     int      `json:"devices"`      // that the daemon serves
 	RetryReason string   `json:"retry_reason"` // why the job runs again; empty: it does not
 	Undecided   bool     `json:"undecided"`    // tasks wait until another file stands here, or none
-	Told        bool     `json:"told"`         // the user knows for what
+	Told        bool     `json:"told"`         // the user knows why
 	GPUs        []GPU    `json:"gpus"`         // the leased ones, as others look for them
 
 	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none

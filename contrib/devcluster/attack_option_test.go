@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// What users write in place of keys, as option or variable, by sbatch and by a client of their own, hurts nobody: no
-// command of root's runs it, no other job changes, and nothing of it gets onto the terminal of who reads records.
+// Texts of users in place of keys, as option or variable, by sbatch and by the users' own clients, hurt nobody: no
+// command of root's runs a text, no other job changes, and no text reaches the terminal of a reader of records.
 func TestAttackOption(t *testing.T) {
 	c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "20", "--spank")
 	before, common, own := victims(c, 1, "")
@@ -82,7 +82,7 @@ func TestAttackOption(t *testing.T) {
 	c.noDrain()
 }
 
-// unprintable finds what a terminal could take for a command.
+// unprintable finds characters that a terminal could take for a command.
 var unprintable = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f]`)
 
 // raw submits by a program of the user's own, with an entry of the job's SPANK environment.

@@ -195,7 +195,7 @@ func (c *cluster) empty() {
 	c.eventually(func() string { return c.sh("", "squeue -h") + c.leases("n1") }, "^$")
 }
 
-// Jobs of all GPUs, one on each node, keep the GPUs of one node from everybody, not the cluster.
+// Jobs of all GPUs, a job on each node, keep the GPUs of a single node from everybody, not the cluster.
 func TestAttackHoldsOnAllNodes(t *testing.T) {
 	c := up(t, "--time-scale", "20")
 	if c.publishes() {

@@ -105,7 +105,7 @@ func needsServer(t *testing.T) {
 	}
 }
 
-// takesMinutes leaves a test to make test-all, which CI runs.
+// takesMinutes leaves a test to make test-all, for CI.
 func takesMinutes(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

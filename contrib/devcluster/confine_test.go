@@ -188,8 +188,8 @@ func TestConfine(t *testing.T) {
 	c.nothingLeft()
 }
 
-// The same user's job 1 on node n1 of two clusters on this machine: each opens the GPUs of its own cluster, and
-// the one stays as it is when the other's cluster goes.
+// The same user has job 1 on node n1 of two clusters on a machine: each job opens the GPUs of the job's own cluster,
+// and the second job stays unharmed when the first job and cluster go.
 func TestClustersSideBySide(t *testing.T) {
 	if cgroup2() {
 		t.Skip("systemd names slurmd's scope after the node: one cluster with cgroups v2 at a time")

@@ -46,7 +46,7 @@ func separated(t *testing.T) *cluster {
 }
 
 // contained starts slurmd anew, so that it sees no cgroup v2 beside v1: crun 1.8 does not run
-// where both have controllers. And it sees the cluster's cgroups where enroot looks for them. env is added to
+// where both have controllers. slurmd sees the cluster's cgroups where enroot looks for cgroups. env is added to
 // slurmd's environment.
 func (c *cluster) contained(env ...string) {
 	c.t.Helper()

@@ -13,37 +13,37 @@ import (
 	"strings"
 )
 
-// seen is a job of TestObserve, and what its record should say.
+// seen is a job of TestObserve, with the record to expect.
 type seen struct {
 	user, options, script string
-	interactive           string // srun or salloc in place of sbatch; the script is what follows the options
+	interactive           string // srun or salloc in place of sbatch; the script follows the options
 	state                 string // in slurmctld
-	recorded              string // where it is another
+	recorded              string // where the record differs
 	gpus                  int
-	mib                   int64   // peak on one GPU; -1: of a job that outgrows the GPU
+	mib                   int64   // peak on one GPU; -1: of a job beyond the GPU
 	smact                 float64 // mean while a process is there, over the GPUs
-	act                   string  // what its user does to the job after a while: scancel, scontrol requeue
-	attempts              int     // where not one
+	act                   string  // of the user after a while: scancel, scontrol requeue
+	attempts              int     // where there are several
 	older                 bool    // than the agent
 	idle                  bool    // uses no GPU for long enough to be called idle
 	note                  string  // of the report's page
 	tasks                 int     // of an array
-	cgroup                bool    // found by its cgroup alone
+	cgroup                bool    // found by the cgroup alone
 }
 
 const (
 	observeScale = 10 // simulated seconds in a real second
-	length       = 15 // real seconds that most jobs run
+	length       = 15 // real seconds of most jobs
 	unused       = "one of its GPUs was not used for"
 )
 
-// using is a program that uses a GPU for so many real seconds.
+// using is a program on a GPU for so many real seconds.
 func using(mib int64, smact, seconds int, more ...string) string {
 	return fmt.Sprintf("here simjob --mem %dM --smact %d --duration %ds %s\n", mib, smact, seconds*observeScale,
 		strings.Join(append([]string{"--ramp 0s"}, more...), " "))
 }
 
-// installHere installs here, which runs a program with the GPUs of its node: Slurm sets no SIMGPU_STATE.
+// installHere installs here, a program that runs another with the GPUs of the node: Slurm sets no SIMGPU_STATE.
 func (c *observed) installHere() {
 	c.t.Helper()
 	text := fmt.Sprintf("#!/bin/bash\nexport SIMGPU_STATE=%[1]s/simgpu/$SLURMD_NODENAME "+
@@ -53,14 +53,14 @@ func (c *observed) installHere() {
 	}
 }
 
-// olderJobs start before the agent of their node does.
+// olderJobs start before the node's agent does.
 var olderJobs = []seen{
 	{user: alice, options: "-w n1 --gres=gpu:1", script: using(5001, 50, 55), state: "COMPLETED", gpus: 1,
 		mib: 5001, smact: 50, older: true, note: "when the agent first saw the job"},
 	{user: bob, options: "-w n1 --gres=gpu:2", script: "sleep 60", state: "COMPLETED", gpus: 2, older: true, idle: true},
 }
 
-// mixedJobs are of every kind that a site has. The slow ones come first.
+// mixedJobs are of every kind that a site has. Slow jobs come first.
 func mixedJobs() []seen {
 	return slices.Concat(endedJobs(), plainJobs(), severalGPUs(), steppedJobs(), idleJobs())
 }
@@ -96,7 +96,7 @@ func endedJobs() []seen {
 	}
 }
 
-// plainJobs have one GPU, requested in several ways, and a memory that no other job has.
+// plainJobs have one GPU, requested in several ways, and a peak that no other job has.
 func plainJobs() (jobs []seen) {
 	ask := []string{"--gres=gpu:1", "--gpus-per-node=1", "--gpus=1 -N1", "--gres=gpu:a100:1", "-n1 --gpus-per-task=1"}
 	users := []string{alice, bob, carol}
@@ -115,7 +115,7 @@ func plainJobs() (jobs []seen) {
 		// Two processes on a GPU, by turns.
 		seen{user: carol, options: "--gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 7004, smact: 50,
 			script: strings.TrimSpace(using(3002, 40, 7)) + " &\n" + strings.TrimSpace(using(4002, 60, 7)) + " &\nwait"},
-		// A process that outlives its shell, without a word of Slurm in its environment: its cgroup alone tells.
+		// A process outlives the shell, without a word of Slurm in the environment: the cgroup alone tells.
 		seen{user: bob, options: "--gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 3005, smact: 50, cgroup: true,
 			script: "(setsid env -u SLURM_JOB_ID " + strings.TrimSpace(using(3005, 50, length)) + " </dev/null &)\nsleep " +
 				fmt.Sprint(length+1)},
@@ -126,7 +126,7 @@ func plainJobs() (jobs []seen) {
 	)
 }
 
-// severalGPUs are jobs on several GPUs, of one node and of two.
+// severalGPUs are jobs on several GPUs, of a node and of two.
 func severalGPUs() []seen {
 	two := "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%,*} " + strings.TrimSpace(using(6001, 40, length)) + " &\n" +
 		"CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES#*,} " + strings.TrimSpace(using(7001, 60, length)) + " &\nwait"
@@ -164,7 +164,7 @@ func steppedJobs() []seen {
 	}
 }
 
-// idleJobs leave their GPUs idle, all the time or at the end.
+// idleJobs leave GPUs idle, all the time or at the end.
 func idleJobs() []seen {
 	return []seen{
 		{user: alice, options: "--gres=gpu:1", script: "sleep 24", state: "COMPLETED", gpus: 1, idle: true, note: unused},
@@ -177,7 +177,7 @@ func idleJobs() []seen {
 	}
 }
 
-// submitAll submits jobs and returns their ids.
+// submitAll submits jobs and returns the ids.
 func (c *observed) submitAll(jobs []seen) (ids []string) {
 	c.t.Helper()
 	for i, s := range jobs {

@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// observed is a cluster of two nodes whose agents only observe, and what the test knows of its jobs.
+// observed is a cluster of two nodes whose agents only observe, with what the test knows of the jobs.
 type observed struct {
 	*cluster
 	truth *truthOfGPUs
-	want  map[string]seen   // by job id, as carma-report says it: 12, 10_2
+	want  map[string]seen   // by carma-report's job id: 12, 10_2
 	last  map[string]string // the last state in slurmctld
-	idle  map[string]bool   // job ids that carma-node status has called idle
+	idle  map[string]bool   // ids of jobs seen as idle in carma-node status
 	gaps  []gap
 }
 
@@ -35,8 +35,8 @@ type gap struct {
 
 var observedNodes = []string{"n1", "n2"}
 
-// Without any line of CARMA's in slurm.conf the agents find all jobs, older ones too, and record what they used;
-// stopped, killed and started again they harm no job, and they change nothing in Slurm.
+// Without any line of CARMA's in slurm.conf the agents find all jobs, older jobs too, and record the use;
+// stopped, killed and started again, agents harm no job, and change nothing in Slurm.
 func TestObserve(t *testing.T) {
 	takesMinutes(t)
 	c := &observed{cluster: up(t, "--nodes", "2", "--time-scale", fmt.Sprint(observeScale), "--observe"),
@@ -105,7 +105,7 @@ func TestObserve(t *testing.T) {
 	c.onlyAsked()
 }
 
-// without counts the jobs that have no GPU, and so no record.
+// without counts the jobs without a GPU, and so without a record.
 func without(jobs map[string]seen) (n int) {
 	for _, s := range jobs {
 		if s.gpus == 0 {
@@ -115,13 +115,13 @@ func without(jobs map[string]seen) (n int) {
 	return n
 }
 
-// untilAllHaveEnded waits for the end of all jobs, cancels and requeues as the jobs want it, and kills an agent in the
+// untilAllHaveEnded waits for the end of all jobs, cancels and requeues as the jobs' act says, and kills an agent in the
 // middle.
 func (c *observed) untilAllHaveEnded() {
 	c.t.Helper()
 	killed, done := false, map[string]bool{}
 	for start := time.Now(); ; time.Sleep(time.Second) {
-		// Of ended jobs, too: slurmctld forgets a job 300 s after its end (MinJobAge).
+		// Of ended jobs, too: slurmctld forgets a job 300 s after the end (MinJobAge).
 		left, queue := 0, c.sh("", "squeue -h -r -t all -o '%i %T %M'")
 		for line := range strings.Lines(queue) {
 			words := strings.Fields(line)
@@ -168,8 +168,8 @@ func (c *observed) untilAllHaveEnded() {
 	}
 }
 
-// recordsOf waits until there are so many records, each with slurmctld's word on its end, and returns them by the ids
-// that carma-report shows.
+// recordsOf waits until there are so many records, each with slurmctld's word on the job's end, and returns the records by
+// carma-report's job ids.
 func (c *observed) recordsOf(n int) map[string]account {
 	c.t.Helper()
 	var records map[string]account
@@ -187,7 +187,7 @@ func (c *observed) recordsOf(n int) map[string]account {
 	return records
 }
 
-// recorded waits until a job has such a record.
+// recorded waits until a job has a record with slurmctld's word on the end.
 func (c *observed) recorded(id string) {
 	c.t.Helper()
 	c.eventually(func() string { out, _, _ := c.run("", "carma-report -n -t -o JobName%30 "+id); return out }, `\.sh`)
@@ -214,7 +214,7 @@ func (c *observed) killedInTheMiddle() {
 	}
 }
 
-// onlyAsked requires that the agents have run reading commands alone, and that the doctor finds no line of CARMA's.
+// onlyAsked requires the agents to have run reading commands alone, and the doctor to find no line of CARMA's.
 func (c *observed) onlyAsked() {
 	c.t.Helper()
 	asked := c.sh("", "cut -d' ' -f1-3 "+c.dir+"/log/asked | sort | uniq -c")

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// truthOfGPUs is what the simulated GPUs count, read again and again beside the agents.
+// truthOfGPUs are the simulated GPUs' counters, read again and again beside the agents.
 type truthOfGPUs struct {
 	c        *cluster
 	quit     chan struct{}
@@ -36,7 +36,7 @@ type reading struct {
 	uids              []int
 }
 
-// counted is what a GPU counted in a time.
+// counted is a GPU's count in a time.
 type counted struct{ joules, smactS float64 }
 
 func (n counted) plus(m counted) counted { return counted{n.joules + m.joules, n.smactS + m.smactS} }
@@ -111,7 +111,7 @@ func (f *truthOfGPUs) read(node string) bool {
 	return true
 }
 
-// counted is what a GPU counted between two times.
+// counted is a GPU's count between two times.
 func (f *truthOfGPUs) counted(uuid string, from, to float64) (n counted) {
 	readings := f.readings[uuid]
 	for i := 1; i < len(readings); i++ {
@@ -124,7 +124,7 @@ func (f *truthOfGPUs) counted(uuid string, from, to float64) (n counted) {
 	return n
 }
 
-// used are the peak of a GPU's memory and the users of its processes between two times.
+// used are the peak of a GPU's memory and the users of processes there between two times.
 func (f *truthOfGPUs) used(uuid string, from, to float64) (mib int64, uids []int) {
 	for _, r := range f.readings[uuid] {
 		if from <= r.at && r.at <= to {
@@ -136,12 +136,12 @@ func (f *truthOfGPUs) used(uuid string, from, to float64) (mib int64, uids []int
 	return mib, slices.Compact(uids)
 }
 
-// span is a time in which an agent had a job in its ledger.
+// span is a time in which an agent had a job in the ledger.
 type span struct{ seen, gone float64 }
 
 var jobLine = regexp.MustCompile(`time=(\S+) .*msg="(job seen|job has ended) on this node" job="?(\d+)`)
 
-// spans are those of a job on a node, one for each attempt, as the node's agents have logged them.
+// spans are a job's on a node, a span for each attempt, by the log of the node's agents.
 func (c *observed) spans(node string, job uint32) (list []span) {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, "log", "agent."+node+".log"))
@@ -205,11 +205,11 @@ func (c *observed) checkSeen(id string, s seen, records map[string]account) {
 	c.checkCounted(id, s, a)
 }
 
-// look is that of an agent and that of the test together, in seconds.
+// look is the pause between two looks of an agent, and between two of the test, together, in seconds.
 const look = 0.6
 
 // checkCounted compares a record with the counters of the job's own GPUs, from the moment at which the agent noted the
-// job up to one between the job's end and the moment at which the agent noted that.
+// job up to a moment between the job's end and the agent's note of the end.
 func (c *observed) checkCounted(id string, s seen, a account) {
 	c.t.Helper()
 	uid, _ := strconv.Atoi(c.uid(s.user))

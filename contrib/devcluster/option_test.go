@@ -192,8 +192,8 @@ func TestLearnApart(t *testing.T) {
 	c.noDrain()
 }
 
-// wrapped are scripts in the form of those that workflow tools write, which call train. Each has another text for
-// each task, whose number stands there twice, as the tool's own has.
+// wrapped are scripts in the form of workflow tools' own, around the command train. The number of the task stands in
+// a script twice, as in the tools' scripts, so that each task has another text.
 func wrapped(train string) map[string]string {
 	return map[string]string{
 		"snakemake 7": "#!/bin/sh\n# properties = {\"type\": \"single\", \"rule\": \"train\", \"wildcards\": {\"x\": \"%d\"}}\n" +
@@ -208,8 +208,8 @@ func wrapped(train string) map[string]string {
 	}
 }
 
-// Scripts that workflow tools write anew for each task learn together: of two tasks of one rule the second
-// shares by what the first has used. The keys come from the environment, as with any such tool.
+// Scripts of workflow tools, written anew for each task, learn together: of two tasks of a rule the second
+// shares by what the first has used. The keys come from the environment, as with all workflow tools.
 func TestWrappersLearn(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")

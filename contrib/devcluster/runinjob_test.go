@@ -38,8 +38,8 @@ func (c *cluster) cgroups(prologFlags string) {
 	c.eventually(func() string { return c.sh("", "sinfo -h -p plain -o %T") }, "^idle")
 }
 
-// lockCgroups waits until no other test has a cluster with cgroups v2, whose names are those of the
-// nodes: n1 in all clusters. In v1 each cluster has cgroups of its own (cgroups.sh).
+// lockCgroups waits until no other test has a cluster with cgroups v2, named after the nodes: n1 in all
+// clusters. In v1 each cluster has separate cgroups (cgroups.sh).
 func lockCgroups(t *testing.T) {
 	t.Helper()
 	if !cgroup2() {

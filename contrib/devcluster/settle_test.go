@@ -83,8 +83,8 @@ func TestTasksWaitForTheirGPU(t *testing.T) {
 	c.noDrain()
 }
 
-// A job that cannot return to the queue says on its terminal what it waits for, once; one that waits in the queue has
-// Slurm's own line.
+// A job that cannot return to the queue says once on the user's terminal for which GPUs the job waits; a job in the
+// queue has Slurm's own line.
 func TestInteractiveWaits(t *testing.T) {
 	c := up(t, "--nodes", "1", "--spank")
 	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"2s"`, "hooks.deadline": `"2s"`})
@@ -109,7 +109,7 @@ func TestInteractiveWaits(t *testing.T) {
 		}()
 		c.eventually(func() string { return c.sh("", "cat "+words[command]) }, want)
 	}
-	time.Sleep(5 * time.Second) // another process goes on for their Prologs
+	time.Sleep(5 * time.Second) // another process goes on for the jobs' Prologs
 	c.sh("", "scancel -u "+bob)
 	for range waits {
 		if err := <-ends; err != nil {

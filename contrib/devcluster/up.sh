@@ -122,7 +122,7 @@ write_devices() {
 	done
 }
 
-# write_cgroup_conf: where the cgroups are, and that Slurm confines tasks by them.
+# write_cgroup_conf: names the place of the cgroups, and has Slurm confine tasks.
 write_cgroup_conf() {
 	if [ -d "$dir/cgroup" ]; then
 		printf '%s\n' CgroupPlugin=cgroup/v1 "CgroupMountpoint=$dir/cgroup"
@@ -136,9 +136,9 @@ write_cgroup_conf() {
 # cgroups: whether they can be made here. In a container root often may not.
 cgroups() { [ -d "$dir/cgroup" ] || [ -w /sys/fs/cgroup/cgroup.procs ]; }
 
-# pick_ports: one for slurmctld, one for each slurmd, two for the accounting database. Above 32767 the
+# pick_ports: for slurmctld, for each slurmd, and two for the accounting database. Above 32767 the
 # kernel gives ports to outgoing connections. Until all are listened to, no other cluster picks: the lock is
-# on the network namespace, which clusters share whose files are apart (contrib/bare.sh).
+# on the network namespace, shared by clusters with separate files (contrib/bare.sh).
 pick_ports() {
 	local try p
 	exec 8</proc/self/ns/net

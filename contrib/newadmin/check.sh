@@ -3,12 +3,12 @@
 #
 # CARMA as a new administrator meets it: three machines with Debian 12 (or 13:
 # DEBIAN=trixie) and its Slurm, two of them with GPUs (simulated). Every block of docs/pilot.md that says
-# where it is run is run there as it stands: to watch first, from the installation to the report,
+# where the block is run is run there unchanged: to watch first, from the installation to the report,
 # and the way back; Slurm must be as before while agents watch, and in the end. usage: check.sh PACKAGES-DIR
 #
 # Run as root (make test-newadmin). The first time it makes the machines' disk in
 # NEWADMIN_CACHE (default /var/cache/carma-newadmin): two minutes and 600 MB; then
-# it takes three. What was seen is left in build/newadmin.
+# three. Outputs are left in build/newadmin.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,7 +31,7 @@ places() {
 	esac
 }
 
-# step SECTION [N]: run the blocks of a numbered step of docs/pilot.md, or of a section before its first step.
+# step SECTION [N]: run the blocks of a numbered step of docs/pilot.md, or of a section before the first step.
 step() {
 	local section=$1 number=${2:-0} name="$1${2:+, step $2}" place block m count=0
 	while IFS= read -r -d '' block; do

@@ -37,10 +37,10 @@ nodes_are() { [ "$(run head "sinfo -h -N -t $2 -o %N" | sort -u | wc -l)" = "$1"
 none_in_queue() { [ -z "$(run head 'squeue -h')" ]; }
 running() { [ "$(run head 'squeue -h -t R' | wc -l)" = "$1" ]; }
 
-# train TIME USER OPTION...: a job that uses a GPU for so much simulated time
+# train TIME USER OPTION...: a job on a GPU for so much simulated time
 train() { run head "sbatch -J train -o /dev/null --gres=gpu:1 ${*:3} --wrap 'simjob --mem 9G --smact 20 --duration $1'" "$2" >>"$seen/steps"; }
 
-# watched: agents without a carma.toml have recorded the two jobs of train; all users read of them, as squeue lets them.
+# watched: agents without a carma.toml have recorded the two jobs of train; all users read of both jobs, as in squeue.
 watched() {
 	local m who
 	for m in gpu1 gpu2; do
@@ -192,7 +192,7 @@ nodes_stayed() {
 	[ -z "$drained" ] || fail "drained: $drained"
 }
 
-# nothing_left MACHINE...: removal leaves nothing but what stands for the GPUs here.
+# nothing_left MACHINE...: removal leaves nothing but the stand-ins for GPUs here.
 nothing_left() {
 	local m left
 	for m in "$@"; do

@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 # The same bytes from the same source: files are as old as the commit.
 if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; fi
 
-# The last release whose modules a plain Go proxy has. It runs here, whichever machine the packages are for.
+# The last release whose modules a plain Go proxy has. nfpm runs here, whichever machine the packages are for.
 nfpm() {
 	if [ -n "${NFPM:-}" ]; then
 		"$NFPM" "$@"

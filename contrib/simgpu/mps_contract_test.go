@@ -585,7 +585,7 @@ func TestServerCredentials(t *testing.T) {
 	if err != nil || !strings.Contains(string(status), ids) {
 		t.Errorf("%v\n%s", err, status)
 	}
-	// In this order: a stopped server would keep the daemon from quitting.
+	// The order matters: a stopped server would keep the daemon from quitting.
 	for _, c := range []struct {
 		command string
 		may     bool

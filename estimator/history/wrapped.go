@@ -19,8 +19,8 @@ const (
 )
 
 // Wrapped returns the name under which a workflow tool wrote a script, with the tool in front, as
-// "nextflow:TRAIN"; empty: no tool, or no name of letters, digits, "._-" and ":", 64 at most. Such tools write a new
-// script for each task of the same program. A user's own name (job=) has no colon.
+// "nextflow:TRAIN"; empty: no tool, or no name of letters, digits, "._-" and ":", 64 at most. Workflow tools write
+// a new script for each task of the same program. A user's own name (job=) has no colon.
 //
 //   - Nextflow: the process, without the tag of a task: "### name: 'ALIGN:SORT (sample 1)'" (24.04 and later),
 //     "# NEXTFLOW TASK: ..." before (BashWrapperBuilder.groovy, command-run.txt). A process without the name of a
@@ -28,7 +28,7 @@ const (
 //     (SlurmExecutor.groovy), for the same reason as Snakemake's rules.
 //   - Snakemake: the rule, of "# properties = {...}" (7, --cluster), or behind --allowed-rules in the command (7 with
 //     --slurm, and the plugin of 8 and 9), and a hash of the file behind --snakefile: rules of two workflows often have
-//     one name, as "train". A group of several rules has no name.
+//     the same name, as "train". A group of several rules has no name.
 //   - submitit: the SBATCH job name, if it is not the default, submitit (slurm.py, 1.5).
 func Wrapped(script []byte) string {
 	script = script[:min(len(script), maxWrappedBytes)]
@@ -65,8 +65,8 @@ func Wrapped(script []byte) string {
 	return named("snakemake", rule)
 }
 
-// ofCommand is the name in the line of a script that calls a tool's program on the node. rule is Snakemake's, if a
-// line before has named one.
+// ofCommand is the name in the line of a script with the call of a tool's program on the node. rule is Snakemake's,
+// if a line before has named a rule.
 func ofCommand(line []byte, jobName, rule string) (name string, ok bool) {
 	if bytes.Contains(line, []byte(" -m submitit.core._submit ")) {
 		if jobName == "submitit" {
@@ -103,7 +103,7 @@ func process(task, work string) string {
 	return apart(named("nextflow", name), work)
 }
 
-// apart tells a name from the same name in other workflows, by the place of this one; empty: not known.
+// apart tells a name from the same name in other workflows, by the place of the workflow; empty: not known.
 func apart(name, place string) string {
 	if name == "" || place == "" {
 		return name

@@ -41,7 +41,8 @@ func TestWrapped(t *testing.T) {
 	}
 }
 
-// Rules of one name in two workflows are two programs; all tasks of a rule are one, whatever else stands there.
+// Rules of the same name in two workflows are two programs; all tasks of a rule are a single program, whatever else
+// the scripts say.
 func TestWrappedTellsWorkflowsApart(t *testing.T) {
 	const task7 = "#!/bin/sh\n" +
 		"# properties = {\"type\": \"single\", \"rule\": \"train\", \"wildcards\": {\"x\": \"%x\"}}\n" +
@@ -71,7 +72,7 @@ func TestWrappedTellsWorkflowsApart(t *testing.T) {
 		t.Errorf("a process in two workflows: %q, %q, %q", one, name(process, "/w/one/work", "2"),
 			name(process, "/w/two/work", "1"))
 	}
-	qualified := strings.ReplaceAll(process, "'TRAIN", "'FLOW:TRAIN") // has its workflow's name
+	qualified := strings.ReplaceAll(process, "'TRAIN", "'FLOW:TRAIN") // has the workflow's name
 	if got := name(qualified, "/w/one/work", "1"); got != "nextflow:FLOW:TRAIN" {
 		t.Errorf("a process with the name of its workflow: %q", got)
 	}

@@ -37,7 +37,7 @@ type account struct {
 	floor   energy.Floor
 	at      time.Duration // of the last look; 0: none
 	idle    bool          // nobody was there at the last look
-	here    bool          // this agent has looked at it; the database may have GPUs that have gone, and other nodes'
+	here    bool          // the agent has looked at the GPU; the database may have GPUs of the past, and other nodes'
 	holders map[jobenv.JobKey]*holder
 	bucket  db.Sample
 	smactS  float64 // percent x seconds in the bucket

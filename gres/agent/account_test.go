@@ -137,8 +137,8 @@ func TestAccountGoesOnFromTheLastLook(t *testing.T) {
 	}
 }
 
-// A GPU that the node has no longer, and one of another node with the same database, get no samples and no meter: an
-// empty sample would replace what that node's agent has written.
+// A former GPU of the node, and a GPU of another node with the same database, get no samples and no meter: an
+// empty sample would replace a sample of the other node's agent.
 func TestAccountOfGPUsThatAreHere(t *testing.T) {
 	a := newAgent()
 	r := &sums{meters: []db.Meter{{UUID: "a", Node: a.Node, CounterJ: 1000}, {UUID: "gone", Node: a.Node, CounterJ: 1000},

@@ -268,8 +268,8 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	return a.read(ctx)
 }
 
-// findJobs has the ledger know the jobs that run here before anybody hears that the agent is ready: whoever then asks
-// for the node's status would be told of processes that belong to no job.
+// findJobs has the ledger know the running jobs before the agent says that it is ready: else the first carma-node
+// status would show processes of no job.
 func (a *Agent) findJobs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, observeEvery)
 	defer cancel()

@@ -133,7 +133,7 @@ func TestObserver(t *testing.T) {
 	slurm := &readOnly{t: t, here: map[uint32]sctl.Job{7: running(7), 8: running(8), 9: running(9)},
 		gpus: map[uint32][]int{7: {0}, 8: {1}}, ended: map[uint32]sctl.Job{}}
 	k := &kept{}
-	var atFirst []string // in the ledger when systemd hears that the agent is ready
+	var atFirst []string // in the ledger when systemd hears of a ready agent
 	run := func(until func() bool, processes ...gres.Process) {
 		t.Helper()
 		a := newAgent()
@@ -196,7 +196,7 @@ func TestObserver(t *testing.T) {
 	run(func() bool { return slices.Equal(held(), []string{"a7", "b8"}) && measured() },
 		gres.Process{PID: 1, UsedMiB: 500},
 		gres.Process{PID: 2, UsedMiB: 50})
-	// Not a moment later: the first thing that a new administrator calls is carma-node status.
+	// Not a moment later: a new administrator calls carma-node status first.
 	if want := []string{"a7", "b8", "a: 1 of nobody", "b: 0 of nobody"}; !slices.Equal(atFirst, want) {
 		t.Errorf("ready with %q, want %q", atFirst, want)
 	}
@@ -251,7 +251,7 @@ func TestObserverAsks(t *testing.T) {
 	}
 }
 
-// Of a job that ends, slurmctld hears a moment after the last process has gone: it is asked once more.
+// slurmctld hears of a job's end a moment after the last process has gone: slurmctld is asked once more.
 func TestObserverAsksOnceMore(t *testing.T) {
 	slurm := &readOnly{t: t, err: errors.New("no answer is needed here")}
 	o := &Observer{Node: "n1", Found: slurm, Log: newAgent().Log}

@@ -250,8 +250,8 @@ func (b *bench) start(program string, args ...string) error {
 	return nil
 }
 
-// startApart starts slurmctld on core 0 and keeps all else off that core: at a site agents, users' commands
-// and slurmds run on other machines. On a machine of one core they share it.
+// startApart starts slurmctld on core 0 and keeps all else off core 0: at a site agents, users' commands
+// and slurmds run on other machines. On a machine with a single core all share the core.
 func (b *bench) startApart(program string, args ...string) error {
 	if runtime.NumCPU() < 2 {
 		return b.start(program, args...)

@@ -142,8 +142,8 @@ func measure(ctx context.Context, b *bench) (phases []phase, err error) {
 	return phases, nil
 }
 
-// ratios compares the mean main cycle under load with agents to that without: over all pairs of phases, and pair by
-// pair, which shows how far two phases differ by chance.
+// ratios compares the mean main cycle under load with agents to the cycle without: over all pairs of phases, and
+// pair by pair, to show how far two phases differ by chance.
 func ratios(phases []phase) (all float64, times []float64) {
 	var without, sumWithout, sumWith float64
 	for _, p := range phases {

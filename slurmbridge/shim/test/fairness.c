@@ -76,7 +76,7 @@ static bool booked(void)
 	bool yes;
 
 	CHECK(submit(&job, "#!/bin/sh\n#CARMA mem=10G\n", &err) == SLURM_SUCCESS);
-	yes = strstr(job.tres_per_node, "carma:10240"); /* not whole GPUs for want of an answer, which the user is told */
+	yes = strstr(job.tres_per_node, "carma:10240"); /* not whole GPUs for want of an answer, the user is told */
 	CHECK(!yes || !err);
 	free(err);
 	clear(&job);

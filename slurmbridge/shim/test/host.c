@@ -4,7 +4,7 @@
  *
  *   host N      N hostile job descriptions, and the checks below
  *   host real   the same checks against the real libcarma
- *   host real calm  without those beside a flood, for which an emulated processor is too slow
+ *   host real calm  without the checks beside a flood: an emulated processor is too slow
  *   host none   a libcarma that cannot be loaded: jobs are left as they are
  *   host time N N submissions by one thread and by 8 at once: how long job_submit takes
  *
