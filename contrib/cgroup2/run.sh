@@ -48,7 +48,7 @@ make_image() {
 	cp -r /usr/lib/uml/modules/* "$cache/root/lib/modules/"
 	cp -r "$top/bin" "$top/lib" "$tree/"
 	rm -f "$tree/lib/slurm/job_submit_carma.so" # is for this machine's Slurm
-	cp -r "$top/contrib/devcluster" "$tree/contrib/"
+	cp -r "$top/contrib/devcluster" "$top/contrib/cgroups.sh" "$tree/contrib/"
 	mkdir "$work/include" # Slurm's alone: the C library is this machine's
 	cp -r "$cache/root/usr/include/slurm" "$work/include/"
 	make -s -C "$top" shim SLURM_INCLUDE="$work/include" SHIM_OUT="$tree/lib/slurm/job_submit_carma.so"
