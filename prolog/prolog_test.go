@@ -1150,10 +1150,25 @@ func TestPrologKeepsForOneJobOfAUser(t *testing.T) {
 			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
 		}
 		w.slurm.queue = []schedule.Job{own}
+		asked := len(w.slurm.calls)
+		l.keep(t.Context()) // at once
+		if len(w.slurm.calls) != asked {
+			t.Errorf("%s: slurmctld was asked again at once: %v", name, w.slurm.calls[asked:])
+		}
 		l.behind = time.Time{} // a while later
 		l.keep(t.Context())
 		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 1 {
 			t.Errorf("%s, which has gone: kept %+v, %v", name, s.Holds, err)
+		}
+	}
+}
+
+// A job asks again after 20 s, and later more rarely, but GPUs that come free are found within two minutes.
+func TestKeepPause(t *testing.T) {
+	for waited, want := range map[time.Duration]time.Duration{0: 20 * time.Second, time.Minute: 20 * time.Second,
+		4 * time.Minute: time.Minute, 8 * time.Minute: 2 * time.Minute, 24 * time.Hour: 2 * time.Minute} {
+		if got := keepPause(waited); got != want {
+			t.Errorf("after %s: %s, want %s", waited, got, want)
 		}
 	}
 }
