@@ -20,8 +20,8 @@ import (
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/frameworks"
 	"carma/slurmbridge/jobenv"
-	"carma/slurmbridge/launch"
 )
 
 // Site is the cluster that a script is judged for.
@@ -52,7 +52,7 @@ type Submission struct {
 	annotate.Annotation
 	Why string // in words: why the job is left alone, or not shared
 
-	Launches []launch.Finding // frameworks and launchers that the script shows
+	Launches []frameworks.Finding // frameworks and launchers that the script shows
 }
 
 // Ask is what the command line says of a script and of its estimate.
@@ -115,8 +115,8 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 	}
 	s.explain(d, bad)
 	if s.GPUs > 0 {
-		gpus := launch.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
-		s.Launches = launch.Look(a.Script, text, gpus, readBeside)
+		gpus := frameworks.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
+		s.Launches = frameworks.Look(a.Script, text, gpus, readBeside)
 	}
 	return s, d, bad
 }
@@ -133,7 +133,7 @@ func readBeside(path string) ([]byte, bool) {
 		return nil, false
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, launch.MaxBytes))
+	text, err := io.ReadAll(io.LimitReader(f, frameworks.MaxBytes))
 	return text, err == nil
 }
 

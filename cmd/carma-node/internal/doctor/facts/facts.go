@@ -25,8 +25,8 @@ import (
 	"carma/gres/lease"
 	"carma/gres/sampler"
 	"carma/slurmbridge/extra"
+	"carma/slurmbridge/frameworks"
 	"carma/slurmbridge/hostlist"
-	"carma/slurmbridge/launch"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
@@ -262,7 +262,7 @@ func setsDevices(patterns ...string) (list []string) {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if n := launch.SetsDevices(text); err == nil && n > 0 {
+			if n := frameworks.SetsDevices(text); err == nil && n > 0 {
 				list = append(list, fmt.Sprintf("%s line %d", file, n))
 			}
 		}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launch reads a batch script, and the Python files named there, for
+// Package frameworks reads a batch script, and the Python files named there, for
 // frameworks that take GPU memory at their start and for launchers of several
 // processes, and tells the effect on the job's memory; and for lines that choose
-// GPUs. Package launch is pure, and
+// GPUs. Package frameworks is pure, and
 // guesses: imports elsewhere stay unseen.
-package launch
+package frameworks
 
 import (
 	"bytes"
