@@ -88,6 +88,8 @@ type Node struct {
 	GuardErr error  // why there is no guard
 
 	SetsDevices []string // files of login shells that set CUDA_VISIBLE_DEVICES, with the line
+	// TaskPrologSets is the line by which a site's own TaskProlog sets CUDA_VISIBLE_DEVICES behind CARMA's; 0: none.
+	TaskPrologSets int
 
 	Dmem        bool  // the kernel has the controller of device memory
 	UnlimitedBy error // why the driver does not hold jobs to their GPU memory; nil: it does

@@ -186,6 +186,8 @@ func TestPlanted(t *testing.T) {
 		"ordinals of nobody": {nil, func(f *Facts) {
 			f.Config.Devices.Names, f.Node.Guard = "ordinal", "access lists"
 		}, "warn confinement: GPUs, and devices.names = \"ordinal\" has no effect"},
+		"TaskProlog of the site": {nil, func(f *Facts) { f.Node.TaskPrologSets = 4 },
+			"warn confinement: /usr/sbin/carma-task-prolog line 4 sets CUDA_VISIBLE_DEVICES after carma-task-prolog"},
 		"profile": {nil, func(f *Facts) { f.Node.SetsDevices = []string{"/etc/profile.d/gpu.sh line 3"} },
 			"warn confinement: /etc/profile.d/gpu.sh line 3 sets CUDA_VISIBLE_DEVICES"},
 		"no limit of memory": {nil, func(f *Facts) {

@@ -299,6 +299,10 @@ func (d *diagnosis) confinement() {
 			}
 			say(Warn, text, mend)
 		}
+		if line := n.TaskPrologSets; line > 0 {
+			say(Warn, fmt.Sprintf("%s line %d sets CUDA_VISIBLE_DEVICES after carma-task-prolog: jobs look for other GPUs "+
+				"than their own", n.Hooks["TaskProlog"].Path, line), "call carma-task-prolog last")
+		}
 		for _, file := range n.SetsDevices {
 			say(Warn, file+" sets CUDA_VISIBLE_DEVICES: a job whose script is a login shell (#!/bin/bash -l) looks for other "+
 				"GPUs than its own", "take "+file+" out, or let it be for sessions without SLURM_JOB_ID")

@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -242,6 +243,7 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 	}
 	n.Dmem, n.UnlimitedBy = confine.ForNode(c, name, confPath).Dmem(), confine.UnlimitedBy(n.RunDir.Path)
 	n.Samples, n.NVMLErr = openSamples(ctx, f.ConfigPath)
+	n.TaskPrologSets = setsDevicesLast(n.Hooks["TaskProlog"].Path)
 	n.SetsDevices = setsDevices("/etc/environment", "/etc/profile", "/etc/profile.d/*sh", "/etc/bash.bashrc",
 		"/etc/bashrc")
 	_, err := os.Stat(c.SMAct.DCGMI)
@@ -254,6 +256,20 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 	}
 	n.DBErr = writable(c.DBPath(name))
 	return n
+}
+
+// setsDevicesLast returns the line by which a site's own TaskProlog sets CUDA_VISIBLE_DEVICES behind the call of
+// carma-task-prolog; 0: none. Slurm takes a TaskProlog's lines in their order: the last one counts.
+func setsDevicesLast(taskProlog string) int {
+	text, err := os.ReadFile(taskProlog)
+	i := bytes.LastIndex(text, []byte("carma-task-prolog"))
+	if err != nil || i < 0 || !bytes.HasPrefix(text, []byte("#!")) { // /usr/sbin/carma-task-prolog is no script
+		return 0
+	}
+	if n := frameworks.SetsDevices(text[i:]); n > 0 {
+		return bytes.Count(text[:i], []byte{'\n'}) + n
+	}
+	return 0
 }
 
 // setsDevices returns the files of some patterns that set CUDA_VISIBLE_DEVICES, with the line.
