@@ -50,7 +50,7 @@ func TestAttackNextUser(t *testing.T) {
 func (c *cluster) onAllGPUs(user string) (ids, pipes []string) {
 	c.t.Helper()
 	for range c.status("n1") {
-		ids = append(ids, c.booked(user, "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		ids = append(ids, c.sbatch(user, "", "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n"))
 	}
 	for _, id := range ids {
@@ -58,23 +58,6 @@ func (c *cluster) onAllGPUs(user string) (ids, pipes []string) {
 	}
 	c.eventually(func() string { return c.clients("n1") }, fmt.Sprintf("^%d$", len(ids)))
 	return ids, pipes
-}
-
-// booked submits a job until libcarma has booked it: on a busy machine its answer may come late,
-// and the job would have the GPU to itself.
-func (c *cluster) booked(user, script string) (id string) {
-	c.t.Helper()
-	c.eventually(func() string {
-		id = c.sbatch(user, "-H", script)
-		shown := c.show(id)
-		if !strings.Contains(shown, "carma={") || strings.Contains(shown, "no answer for this job") {
-			c.sh("", "scancel "+id)
-			return "late"
-		}
-		return "in time"
-	}, "in time")
-	c.sh(user, "scontrol release "+id)
-	return id
 }
 
 var toldPipe = regexp.MustCompile(`pipe=(\S*) end`)
@@ -139,7 +122,7 @@ func (c *cluster) nextUser(after string) {
 	start := time.Now()
 	var ids []string
 	for range c.status("n1") {
-		ids = append(ids, c.booked(bob, "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		ids = append(ids, c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"simjob --mem 2G --smact 5 --ramp 0s --duration 20s && echo worked && exit 7\n"))
 	}
 	for _, id := range ids {
@@ -199,7 +182,7 @@ func TestAttackSilentDaemons(t *testing.T) {
 	c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "10")
 	var pipes []string
 	for range 6 {
-		id := c.booked(alice, "#SBATCH --gres=gpu:1\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
 		pipes = append(pipes, c.pipe(id))
 	}
@@ -224,7 +207,7 @@ func TestAttackSilentDaemons(t *testing.T) {
 	slowest := time.Duration(0)
 	for range 5 {
 		start := time.Now()
-		id := c.booked(bob, "#SBATCH --gres=gpu:2\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:2\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"simjob --gpus 2 --mem 2G --smact 5 --ramp 0s --duration 1s\n")
 		c.ends(id, "COMPLETED")
 		slowest = max(slowest, time.Since(start))

@@ -71,6 +71,11 @@ func TestBrokenLibcarma(t *testing.T) {
 			if c.script != "" {
 				id := cl.sbatch(alice, "--gres=gpu:1", c.script+"\ntrue\n")
 				cl.ends(id, "COMPLETED")
+				// As (*cluster).sbatch reads it.
+				if _, told, err := cl.run(alice, "sbatch --parsable --gres=gpu:1 --wrap='"+c.script+"'"); err != nil ||
+					!strings.Contains(told, "no answer for this job") {
+					t.Errorf("sbatch tells nothing of whole GPUs: %v: %s", err, told)
+				}
 			}
 			cl.sh("", "scontrol ping | grep UP")
 			log, err := os.ReadFile(filepath.Join(cl.dir, "log", "slurmctld.log"))
