@@ -215,15 +215,17 @@ func (l *launch) fitNode(ctx context.Context) {
 
 // fit gives a job that has a whole node, and has all slots of the node for that reason, the node's GPUs. Of a job that
 // job_submit has annotated the number of GPUs is known (request). A job with a request beyond the node's GPUs is given
-// none: 26.05 calls each job without --oversubscribe alone on the nodes.
+// none. From 26.05 on squeue calls each job without --oversubscribe alone on the nodes; slurmd knows better.
 func (l *launch) fit(ctx context.Context, j sctl.Job, node int) {
-	if !j.WholeNode || l.Carma.Annotated || node == 0 || l.request.GPUs <= node {
+	if !j.WholeNode || l.Beside || l.Carma.Annotated || node == 0 || l.request.GPUs <= node {
 		return
 	}
-	if list, err := l.books(ctx, l.slurm); err == nil && list.GPUs > int64(node) {
-		return
+	words, _ := l.slurm.Words(ctx, l.JobID) // without an answer nothing was asked for
+	asked := tres.Read(words.TresPerNode).GPUs
+	if l.OneNode {
+		asked = max(asked, tres.Read(words.TresPerJob).GPUs)
 	}
-	l.request.GPUs = node
+	l.request.GPUs = min(l.request.GPUs, max(node, int(asked)))
 }
 
 // finish tells the job which GPUs it was leased.

@@ -1003,20 +1003,35 @@ func TestPrologOfAWholeNode(t *testing.T) {
 	}
 }
 
-// From 26.05 on squeue calls each job alone on the node. A job with a request beyond the node's GPUs is not given all
-// GPUs.
+// A job with the node to itself is given all GPUs, unless the job asks for more GPUs than the node has. From 26.05 on
+// squeue calls each job alone on the node, and slurmd tells the truth.
 func TestPrologOfMoreThanTheNode(t *testing.T) {
-	for asked, leased := range map[string]int{"": 2, "gres:gpu:2": 2, "gres:gpu:5": 0} {
+	for _, c := range []struct {
+		perNode, perJob string
+		beside          bool
+		leased          int
+	}{
+		{"", "", false, 2},
+		{"gres:gpu:2", "", false, 2},
+		{"gres:gpu:5", "", false, 0},
+		{"", "gres:gpu:2", false, 2},
+		{"", "gres/gpu:5", false, 0},
+		{"", "", true, 0}, // --gpus-per-task=5, say
+	} {
 		w := newWorld(t)
 		if err := w.book.PutReadings(t.Context(), idle(2)); err != nil {
 			t.Fatal(err)
 		}
 		h := hook(7)
-		h.Slots, h.Carma = []int{0, 1, 2, 3, 4}, jobenv.Carma{}
-		w.slurm.job.WholeNode, w.slurm.job.State, w.slurm.words.TresPerNode = true, "RUNNING", asked
+		h.Slots, h.Carma, h.OneNode, h.Beside = []int{0, 1, 2, 3, 4, 5}, jobenv.Carma{}, true, c.beside
+		w.slurm.job.WholeNode, w.slurm.job.State = true, "RUNNING"
+		w.slurm.words.TresPerNode, w.slurm.words.TresPerJob = c.perNode, c.perJob
 		w.prolog(t, h)
-		if got := len(w.leases(t)); got != leased {
-			t.Errorf("asked for %q, %d GPUs are leased, want %d", asked, got, leased)
+		if got := len(w.leases(t)); got != c.leased {
+			t.Errorf("%+v: %d GPUs are leased", c, got)
+		}
+		if told := strings.Contains(w.slurm.comment, "asks for 5 GPUs"); told != (c.leased == 0 && !c.beside) {
+			t.Errorf("%+v: told %q", c, w.slurm.comment)
 		}
 	}
 }

@@ -58,7 +58,7 @@ for name in $names; do
 	OverSubscribe) value=OK ;;
 	NodeList) value=n1 ;;
 	QOS) value=normal ;;
-	Reservation | Account) value="(null)" ;;
+	Reservation | Account | tres-per-job) value="(null)" ;;
 	Name) value=job ;;
 	tres-per-node) value=gres:gpu:1,gres:carma:10240 ;;
 	admin_comment) value="carma={}" ;;

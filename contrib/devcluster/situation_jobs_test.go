@@ -366,16 +366,11 @@ func TestSituationReturnsEnd(t *testing.T) {
 func TestSituationMoreThanTheNodeHas(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"hooks.wait": `"1s"`})
-	said := make(chan string, 1)
-	go func() {
-		_, stderr, _ := c.run(alice, "srun -J toomany -p plain --gres=gpu:5 true")
-		said <- stderr
-	}()
-	c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks.n1.log"); return out },
-		"job requests more GPUs than the node has")
-	const want = "carma: the job asks for 5 GPUs on node n1, which has 4, and cannot start; end it and ask for at most 4"
-	if got := <-said; !strings.Contains(got, want) {
-		t.Errorf("told %q", got)
+	for _, options := range []string{"--gres=gpu:5", "--gpus=5", "--gpus=5 --exclusive", "--gpus-per-task=5"} {
+		const want = "carma: the job asks for 5 GPUs on node n1, which has 4, and cannot start; end it and ask for at most 4"
+		if _, stderr, _ := c.run(alice, "srun -n 1 -p plain "+options+" true"); !strings.Contains(stderr, want) {
+			t.Errorf("%s: told %q", options, stderr)
+		}
 	}
 	for option, end := range map[string]string{"--no-requeue": "^CANCELLED", "--requeue": "^PENDING JobHeldAdmin|held"} {
 		id := c.sbatch(alice, "-H -p plain "+option, "true\n")

@@ -32,6 +32,7 @@ type Hook struct {
 	SLUID     string // the job's other name, from 25.11 on; empty before
 	BatchHost bool   // the batch script runs here
 	OneNode   bool   // the job's only node
+	Beside    bool   // other jobs may run on the job's nodes; false before 26.05: slurmd does not say
 	HetJobID  uint32 // leader of a heterogeneous job, whose script it is; 0: none
 	Slots     []int  // of gres/gpu on this node
 	Exit      Exit   // Epilog only
@@ -94,6 +95,10 @@ func FromEnv(get Getenv) (Hook, error) {
 		nodes = get("SLURM_JOB_NODELIST")
 	}
 	h.BatchHost, h.OneNode = hostlist.First(nodes) == h.Node, nodes == h.Node
+	switch get("SLURM_JOB_EXCLUSIVE") { // prep_script_slurmd.c, job_exclusive_display_string
+	case "NO", "USER", "MCS":
+		h.Beside = true
+	}
 	h.Exit = exit(get("SLURM_JOB_EXIT_CODE2"))
 	h.Carma = carmaFromEnv(get)
 	return h, nil

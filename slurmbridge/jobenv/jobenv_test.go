@@ -56,6 +56,18 @@ func TestFromEnv(t *testing.T) {
 	}
 }
 
+// From 26.05 on slurmd says whether other jobs may run on the job's nodes.
+func TestBeside(t *testing.T) {
+	for exclusive, want := range map[string]bool{"": false, "NO": true, "USER": true, "MCS": true, "NODE": false,
+		"TOPO": false} {
+		env := fromFile(t, "testdata/prolog-22.05.env")
+		env["SLURM_JOB_EXCLUSIVE"] = exclusive
+		if h, err := FromEnv(get(env)); err != nil || h.Beside != want {
+			t.Errorf("%q: %+v, %v", exclusive, h, err)
+		}
+	}
+}
+
 func TestFromEnvRefuses(t *testing.T) {
 	for name, env := range map[string]map[string]string{
 		"by hand":    {},

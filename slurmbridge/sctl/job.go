@@ -215,13 +215,14 @@ type Words struct {
 	Name         string
 	Account      string
 	TresPerNode  string // the GRES asked for
+	TresPerJob   string // by --gpus
 	AdminComment string
 }
 
 // Words asks for a job's words. The words are the job's own: nothing about
 // another job follows from them.
 func (c Client) Words(ctx context.Context, id uint32) (Words, error) {
-	row, err := c.row(ctx, id, []string{"JobID", "Name", "Account", "tres-per-node", "admin_comment"})
+	row, err := c.row(ctx, id, []string{"JobID", "Name", "Account", "tres-per-node", "admin_comment", "tres-per-job"})
 	if err != nil {
 		return Words{}, err
 	}
@@ -230,10 +231,8 @@ func (c Client) Words(ctx context.Context, id uint32) (Words, error) {
 			row[i] = ""
 		}
 	}
-	if row[3] == "N/A" {
-		row[3] = ""
-	}
-	return Words{Name: row[1], Account: row[2], TresPerNode: row[3], AdminComment: row[4]}, nil
+	return Words{Name: row[1], Account: row[2], TresPerNode: noneEmpty(row[3]), AdminComment: row[4],
+		TresPerJob: noneEmpty(row[5])}, nil
 }
 
 // unix reads a time under SLURM_TIME_FORMAT=%s; zero: unknown or none.

@@ -162,11 +162,11 @@ func TestJobRefused(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	for want, row := range map[Words][]string{
-		{Name: "a|b\n13|x", Account: "ml", TresPerNode: "gres:gpu:1", AdminComment: `carma={"v":1} a|b`}: {"12", "a|b\n13|x",
-			"ml", "gres:gpu:1", `carma={"v":1} a|b`},
-		{Name: "N/A"}: {"12", "N/A", "(null)", "N/A", "(null)"},
+		{Name: "a|b\n13|x", Account: "ml", TresPerNode: "gres:gpu:1", TresPerJob: "gres:gpu:5",
+			AdminComment: `carma={"v":1} a|b`}: {"12", "a|b\n13|x", "ml", "gres:gpu:1", `carma={"v":1} a|b`, "gres:gpu:5"},
+		{Name: "N/A"}: {"12", "N/A", "(null)", "N/A", "(null)", "N/A"},
 	} {
-		c := client(t, map[string]string{"squeue": rows([]string{"11", "of", "another", "task", ""}, row)})
+		c := client(t, map[string]string{"squeue": rows([]string{"11", "of", "another", "task", "", ""}, row)})
 		if got, err := c.Words(t.Context(), 12); err != nil || got != want {
 			t.Errorf("%q: got %+v, %v", row, got, err)
 		}
