@@ -24,7 +24,9 @@ import (
 //
 // The server runs as the user of the jobs and logs through a FIFO in the pipe directory,
 // which is open to that user: what stands in the log is the user's word about the user's own
-// jobs, and nothing but the fact is taken from it. It closes no GPU: get_server_status does.
+// jobs, and nothing but the fact is taken from it. Nor does the log tell the cause: the line before
+// names a client that "encountered" the error, 2 of 2 times the neighbour of the client with the
+// illegal access (driver 580, contrib/gpucheck/data). The log closes no GPU: get_server_status does.
 var fatal = []byte("Server is handling a fatal GPU error")
 
 // The log is read so far at one look, and a line so far.
