@@ -69,7 +69,7 @@ func (ep *epilog) run(ctx context.Context, publish func(context.Context) error) 
 	lease.FailPoint("epilog.recorded")
 	ep.countFailure(ctx, v)
 	if v.requeuedTo != "" || v.slotOver {
-		ep.scheduleRestart(ctx, v.alone)
+		ep.scheduleRestart(ctx, v.kept)
 	}
 	// First: an attempt started by slurmd without its Prolog would read the file.
 	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {

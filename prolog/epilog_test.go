@@ -25,6 +25,8 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
 )
@@ -79,7 +81,7 @@ func TestEpilogBringsBack(t *testing.T) {
 	h.StdErr = "%x-%A_%a-%N.err"
 	w.epilog(t, h)
 	want := []string{"job 7", "words 7", "words 7", "partition gpu-ex", "requeuehold 5_2",
-		"update 5_2 gpu-ex gres:gpu:1,gres:carma:40536", "release 5_2"}
+		"update 5_2 gpu-ex gres:gpu:1,gres:carma:40536", "release 5_2", "queue gpu,gpu-ex"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -97,6 +99,52 @@ func TestEpilogBringsBack(t *testing.T) {
 	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.PendingRestarts) != 1 || len(s.Holds) != 1 ||
 		s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 || s.Holds[0].GPUs != 1 {
 		t.Errorf("ledger %+v", s)
+	}
+}
+
+// Epilogs of all nodes keep GPUs for one requeued job of a user at a time.
+func TestEpilogKeepsForOneJobOfAUser(t *testing.T) {
+	other := schedule.Job{ID: 9, UID: hook(7).UID, Partition: "gpu-ex", State: jobstate.Pending, Priority: 1, Restarts: 1,
+		MiB: 40536}
+	with := func(change func(*schedule.Job)) []schedule.Job {
+		j := other
+		change(&j)
+		return []schedule.Job{j}
+	}
+	runs := func(reason jobstate.Reason) func(*schedule.Job) {
+		return func(j *schedule.Job) { j.State, j.Reason = jobstate.Running, reason }
+	}
+	for name, c := range map[string]struct {
+		queue []schedule.Job
+		held  int
+	}{
+		"alone":                         {nil, 1},
+		"the job itself":                {with(func(j *schedule.Job) { j.ID = 7 }), 1},
+		"another requeued job":          {with(func(*schedule.Job) {}), 0},
+		"an Epilog still runs":          {with(func(j *schedule.Job) { j.State = jobstate.Completing }), 0},
+		"in its next Prolog":            {with(runs(jobstate.InProlog)), 0},
+		"running again":                 {with(runs(jobstate.None)), 1},
+		"of several partitions":         {with(func(j *schedule.Job) { j.Partition = "gpu,gpu-ex" }), 0},
+		"another user's":                {with(func(j *schedule.Job) { j.UID++ }), 1},
+		"held by its user":              {with(func(j *schedule.Job) { j.Priority = 0 }), 1},
+		"waiting for the first time":    {with(func(j *schedule.Job) { j.Restarts = 0 }), 1},
+		"returned by a Prolog, sharing": {with(func(j *schedule.Job) { j.MiB = 10240 }), 1},
+	} {
+		for _, away := range []bool{false, true} {
+			w := newWorld(t)
+			w.prolog(t, hook(7))
+			w.oom()
+			w.slurm.job = sctl.Job{State: "COMPLETING"}
+			w.slurm.words.TresPerNode, w.slurm.queue = "gres:gpu:1,gres:carma:10240", c.queue
+			if away {
+				w.slurm.fail["queue"], c.held = errors.New("away"), 0
+			}
+			w.epilog(t, failed(hook(7)))
+			s, err := w.book.Snapshot(t.Context())
+			if err != nil || len(s.Holds) != c.held || len(s.PendingRestarts) != 1 {
+				t.Errorf("%s, slurmctld away %v: holds %+v, restarts %v, %v", name, away, s.Holds, s.PendingRestarts, err)
+			}
+		}
 	}
 }
 
@@ -300,7 +348,7 @@ func (w *world) changes() string {
 	var words []string
 	for _, call := range w.slurm.calls {
 		word, _, _ := strings.Cut(call, " ")
-		if word != "job" && word != "words" && word != "partition" {
+		if word != "job" && word != "words" && word != "partition" && word != "queue" {
 			words = append(words, word)
 		}
 	}
@@ -370,7 +418,7 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
-			last := w.slurm.calls[len(w.slurm.calls)-2:]
+			last := w.slurm.calls[len(w.slurm.calls)-3:]
 			if update, release := strings.Fields(last[0]),
 				last[1]; update[len(update)-1] != "gres:gpu:1,gres:carma:40536" ||
 				strings.Contains(last[0], "gpu-ex") || release != "release 7" {
@@ -444,7 +492,7 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	w.prolog(t, h)
 	w.epilog(t, failed(h))
 	want := []string{"job 8", "words 8", "partition gpu-ex", "requeuehold 7",
-		"update 7+1 gpu-ex gres:gpu:1,gres:carma:40536", "release 7"}
+		"update 7+1 gpu-ex gres:gpu:1,gres:carma:40536", "release 7", "queue gpu,gpu-ex"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}

@@ -102,3 +102,25 @@ func (l *launch) waitsLongest(ctx context.Context) (first uint32, err error) {
 	}
 	return queue[i].ID, nil
 }
+
+// mayHold tells whether GPUs are kept for the job, requeued with whole GPUs: if no other such job of the user waits, on
+// whatever node an Epilog has requeued the other one. Else a user's jobs out of memory, a job on each node, would keep
+// the cluster from everybody. A job with whole GPUs that a Prolog has returned cannot be told from such a job. Of two
+// Epilogs at once at least one sees the other's job: both ask after their jobs' release.
+func (ep *epilog) mayHold(ctx context.Context) bool {
+	ctx, cancel := ep.node.part(ctx)
+	defer cancel()
+	queue, err := ep.slurm.Queue(ctx, ep.node.Config.PartitionNames())
+	i := slices.IndexFunc(queue, func(j schedule.Job) bool {
+		waits := j.State != jobstate.Running || j.Reason == jobstate.InProlog
+		whole := j.MiB >= ep.node.Config.Partition[j.Partition].GPUMemMiB
+		return j.UID == ep.hook.UID && j.ID != ep.hook.JobID && waits && j.Priority > 0 && j.Restarts > 0 && whole
+	})
+	if err == nil && i >= 0 {
+		err = fmt.Errorf("job %d of the same user is in the queue again, too", queue[i].ID)
+	}
+	if err != nil {
+		ep.node.Log.Info("no GPUs are held for the job yet", "job", ep.hook.JobKey, "reason", err)
+	}
+	return err == nil
+}

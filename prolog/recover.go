@@ -15,9 +15,9 @@ import (
 )
 
 // recover requeues the job, with whole GPUs or a rung up the ladder. It returns
-// the partition and whether the job will be alone, or why the job stays failed.
+// the partition and whether GPUs are to be kept for the job, or why the job stays failed.
 // The job is COMPLETING, so it cannot start before this Epilog ends.
-func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, alone bool, err error) {
+func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, kept bool, err error) {
 	switch {
 	case ep.hook.Carma.Requeue == jobenv.RequeueNo:
 		return "", false, errStaysFailed
@@ -53,7 +53,7 @@ func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, alo
 	}
 	ep.node.Log.Info("requeued after OOM", "job", ep.hook.JobKey, "reason", v.reason(), "partition", partition,
 		"books_mib", mib)
-	return partition, alone, nil
+	return partition, alone && v.proven && ep.mayHold(ctx), nil
 }
 
 var errFaultAgain = errors.New("it was requeued for that before")
@@ -115,13 +115,13 @@ func (ep *epilog) inGroups(ctx context.Context, names []string) bool {
 	})
 }
 
-// scheduleRestart has the job's start set and, if it is requeued alone, its GPUs kept.
-func (ep *epilog) scheduleRestart(ctx context.Context, alone bool) {
+// scheduleRestart has the job's start set and, if so decided, GPUs kept for the job.
+func (ep *epilog) scheduleRestart(ctx context.Context, kept bool) {
 	var uuids []string
 	for _, g := range ep.held.GPUs {
 		uuids = append(uuids, g.UUID)
 	}
-	if alone {
+	if kept {
 		if err := ep.ledger.Hold(ctx, ep.hook.JobID, ep.hook.UID, max(ep.hook.Carma.GPUs, len(uuids)), 0, uuids); err != nil {
 			ep.node.Log.Warn("hold the GPUs of a requeued job", "job", ep.hook.JobKey, "error", err)
 		}

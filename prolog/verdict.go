@@ -29,7 +29,7 @@ type verdict struct {
 	because    string // why the job is requeued without an OOM, as admincomment has it
 	proven     bool   // NVML confirms the text: the job may have a place in the recovery partition
 	requeuedTo string
-	alone      bool     // GPUs are kept for the job, which is requeued with whole GPUs
+	kept       bool     // GPUs are kept for the job, which is requeued with whole GPUs
 	slotOver   bool     // the job is requeued unchanged, for its next time slot
 	putBack    bool     // by somebody else
 	gpuFault   bool     // its stderr tells of a fault on the GPU
@@ -146,13 +146,13 @@ func (ep *epilog) bringBack(ctx context.Context, v verdict) verdict {
 		v.note = why + "; " + v.note
 		return v
 	}
-	to, alone, err := ep.recover(ctx, v)
+	to, kept, err := ep.recover(ctx, v)
 	if err != nil {
 		ep.notRequeued(ctx, v, err)
 		v.note = err.Error() + "; " + v.note
 		return v
 	}
-	v.requeuedTo, v.alone = to, alone && v.proven
+	v.requeuedTo, v.kept = to, kept
 	return v
 }
 
@@ -206,14 +206,14 @@ func (ep *epilog) ofServerFault(ctx context.Context, v verdict, r userfile.Reply
 		return v
 	}
 	v.proven = ep.held.Victim && full == ""
-	to, alone, err := ep.recover(ctx, v)
+	to, kept, err := ep.recover(ctx, v)
 	if err != nil {
 		v.note += "; " + err.Error()
 		ep.notRequeued(ctx, v, err)
 		return v
 	}
 	v.note = joined(v.note, full)
-	v.requeuedTo, v.alone = to, alone && v.proven
+	v.requeuedTo, v.kept = to, kept
 	return v
 }
 

@@ -202,16 +202,6 @@ func TestAttackHoldsOnAllNodes(t *testing.T) {
 		t.Skip("from Slurm 24.11 on such a job waits in the queue, and the steward holds for one job of a user")
 	}
 	c.settings(map[string]string{"hooks.wait": `"1s"`})
-	holds := func() (nodes string) {
-		for _, node := range []string{"n1", "n2"} {
-			var kept int
-			if err := c.ledger(node).QueryRow("SELECT count(DISTINCT job_id) FROM hold").Scan(&kept); err != nil {
-				t.Fatal(err)
-			}
-			nodes += fmt.Sprint(kept)
-		}
-		return nodes
-	}
 	var large []string
 	for _, node := range []string{"n1", "n2"} {
 		for range 4 { // as booked, the node has room; no GPU has
@@ -222,13 +212,53 @@ func TestAttackHoldsOnAllNodes(t *testing.T) {
 		c.eventually(func() string { return c.job(id, "%r") }, "Prolog")
 		large = append(large, id)
 	}
-	c.eventually(holds, "^10$")
+	c.eventually(c.keptFor, "^10$")
 	time.Sleep(30 * time.Second)
-	if got := holds(); got != "10" {
+	if got := c.keptFor(); got != "10" {
 		t.Errorf("jobs for which GPUs are held on n1 and n2: %s, want 10", got)
 	}
 	c.sh("", "scancel "+large[0])
-	c.eventually(holds, "^01$")
+	c.eventually(c.keptFor, "^01$")
+	c.empty()
+	c.nothingLeft()
+}
+
+// keptFor is, of n1 and of n2, how many jobs GPUs are kept for.
+func (c *cluster) keptFor() (nodes string) {
+	for _, node := range []string{"n1", "n2"} {
+		var kept int
+		if err := c.ledger(node).QueryRow("SELECT count(DISTINCT job_id) FROM hold").Scan(&kept); err != nil {
+			c.t.Fatal(err)
+		}
+		nodes += fmt.Sprint(kept)
+	}
+	return nodes
+}
+
+// So do jobs that were out of memory, truly or by their own account alone, and do not come back.
+func TestAttackHoldsAfterOOM(t *testing.T) {
+	c := up(t)
+	c.settings(map[string]string{"capacity.compare": `"2s"`})
+	four := func(script string) string { return strings.Replace(script, "gpu:1", "gpu:4", 1) }
+	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n" + nearLimit + "echo '" + oomText + "' >&2; exit 1\n"
+	requeued := func(node, script string) {
+		id := c.sbatch(alice, "-w "+node, script)
+		c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks."+node+".log"); return out },
+			`msg=released .*job="?`+id+`\b`)
+	}
+	for _, node := range []string{"n1", "n2"} { // no job gets the whole node now
+		c.waiting([]string{c.sbatch(alice, "-w "+node, four(shares("4G")))}, "%T %r", "RUNNING None")
+	}
+	requeued("n1", four(oomOnce))
+	c.eventually(c.keptFor, "^10$")
+	requeued("n2", says)
+	if got := c.keptFor(); got != "10" {
+		t.Errorf("jobs for which GPUs are held on n1 and n2: %s, want 10", got)
+	}
+	c.sh("", "scancel --state=PENDING -u "+alice)
+	c.eventually(c.keptFor, "^00$")
+	requeued("n2", says)
+	c.eventually(c.keptFor, "^01$")
 	c.empty()
 	c.nothingLeft()
 }
