@@ -44,6 +44,7 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.update":  "a job by its numbers (Target); the callers' words",
 
 	"slurmbridge/sctl Client.Cancel":            "a job by its numbers",
+	"slurmbridge/sctl Client.Chosen":            "a number",
 	"slurmbridge/sctl Client.Job":               "a number",
 	"slurmbridge/sctl Client.ofNode":            "names of nodes",
 	"slurmbridge/sctl Client.NodeStatus":        "the node's own name",

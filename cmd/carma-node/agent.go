@@ -118,7 +118,7 @@ func share(a *agent.Agent, book *lease.Ledger, slurm sctl.Client, host confine.H
 	a.Outputs = &output.Watch{RunDir: a.RunDir, Proc: "/proc", Log: log}
 	a.Returned = &agent.Returned{Ledger: book, Jobs: slurm, Log: log}
 	a.Offers = &agent.Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: book, Jobs: slurm, Own: a.Publisher,
-		Returned: a.Returned, Log: log}
+		Returned: a.Returned, Node: node, Log: log}
 	a.Confinement = &agent.Confinement{Wanted: c.Devices.Confine != "none", RunDir: a.RunDir, Ledger: book, Jobs: slurm,
 		Owners: a.Owners, Log: log,
 		Guard: func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) }}

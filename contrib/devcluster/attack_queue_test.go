@@ -241,24 +241,28 @@ func TestAttackHoldsAfterOOM(t *testing.T) {
 	c.settings(map[string]string{"capacity.compare": `"2s"`})
 	four := func(script string) string { return strings.Replace(script, "gpu:1", "gpu:4", 1) }
 	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n" + nearLimit + "echo '" + oomText + "' >&2; exit 1\n"
-	requeued := func(node, script string) {
-		id := c.sbatch(alice, "-w "+node, script)
+	requeued := func(node, other, script string) (id string) {
+		id = c.sbatch(alice, "-x "+other, script)
 		c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks."+node+".log"); return out },
 			`msg=released .*job="?`+id+`\b`)
+		return id
 	}
 	for _, node := range []string{"n1", "n2"} { // no job gets the whole node now
 		c.waiting([]string{c.sbatch(alice, "-w "+node, four(shares("4G")))}, "%T %r", "RUNNING None")
 	}
-	requeued("n1", four(oomOnce))
+	first := requeued("n1", "n2", four(oomOnce))
 	c.eventually(c.keptFor, "^10$")
-	requeued("n2", says)
+	requeued("n2", "n1", says)
 	if got := c.keptFor(); got != "10" {
 		t.Errorf("jobs for which GPUs are held on n1 and n2: %s, want 10", got)
 	}
-	c.sh("", "scancel --state=PENDING -u "+alice)
+	c.sh(alice, "scontrol update JobId="+first+" ExcNodeList=n1")
 	c.eventually(c.keptFor, "^00$")
-	requeued("n2", says)
+	c.sh("", "scancel --state=PENDING -u "+alice)
+	third := requeued("n2", "n1", says)
 	c.eventually(c.keptFor, "^01$")
+	c.sh(alice, "scontrol update JobId="+third+" ExcNodeList= ReqNodeList=n1")
+	c.eventually(c.keptFor, "^00$")
 	c.empty()
 	c.nothingLeft()
 }

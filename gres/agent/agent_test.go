@@ -100,10 +100,11 @@ func wire(a *Agent) {
 		ReturnedJobs
 		EndedJobs
 	})
+	chosen, _ := a.Jobs.(Chosen)
 	end, _ := a.Records.(Completing)
 	a.Returned = &Returned{Ledger: l, Jobs: j, Log: a.Log}
-	a.Offers = &Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: l, Jobs: j, Own: a.Publisher,
-		Returned: a.Returned, Log: a.Log}
+	a.Offers = &Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: l, Jobs: chosen, Own: a.Publisher,
+		Returned: a.Returned, Node: a.Node, Log: a.Log}
 	a.Ends = &Ends{Node: a.Node, Config: &a.Config, Ledger: l, Jobs: j, Records: end, Log: a.Log}
 	a.Confinement = &Confinement{RunDir: a.RunDir, Ledger: a.Ledger, Jobs: a.Jobs, Owners: a.Owners, Log: a.Log,
 		Guard: func() (confine.Guard, error) { return nil, nil }}
@@ -118,6 +119,7 @@ type jobs struct {
 	version sctl.Version
 	starts  map[string]time.Time
 	may     sctl.Job // from when on a known one may start
+	chosen  [2]string
 
 	released []string
 }
@@ -130,6 +132,10 @@ func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 		return job, j.err
 	}
 	return sctl.Job{}, sctl.ErrNoJob
+}
+
+func (j *jobs) Chosen(context.Context, uint32) (named, excluded string, err error) {
+	return j.chosen[0], j.chosen[1], j.err
 }
 
 func (j *jobs) Words(context.Context, uint32) (sctl.Words, error) { return j.words, j.err }

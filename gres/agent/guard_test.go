@@ -20,6 +20,7 @@ import (
 	"carma/gres/steward"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
@@ -497,6 +498,30 @@ func TestFollowHolds(t *testing.T) {
 	a.Offers.followHolds(t.Context(), s)
 	if want := []string{"drop 2", "drop 4", "drop 5"}; !slices.Equal(l.calls, want) {
 		t.Errorf("%v, want %v", l.calls, want)
+	}
+}
+
+// Nothing is kept for a job that its user lets run on other nodes alone, by the node itself or as the steward says.
+func TestHoldOfAJobForOtherNodes(t *testing.T) {
+	for chosen, kept := range map[[2]string]bool{
+		{"", ""}: true, {"n[1-2]", "n3"}: true, {"n2", ""}: false, {"", "n[1-2]"}: false, {"n1", "n1"}: false,
+		{"n2[", ""}: true, {"", "n1["}: true,
+	} {
+		hold := steward.Hold{JobID: 7, GPUs: 1, Since: time.Now()}
+		l, slurm := &ledger{}, &cluster{nodes: []schedule.Node{{Name: "n1", Extra: extraOf(hold)}}}
+		a := stewardOf(slurm, "n1")
+		a.Ledger, a.Jobs = l, &jobs{known: map[uint32]sctl.Job{7: {State: "PENDING", Reason: "Resources", Nodes: 1}},
+			chosen: chosen}
+		wire(a)
+		s := lease.Snapshot{Holds: []lease.Hold{{UUID: "x", JobID: 7}}}
+		a.Offers.followHolds(t.Context(), s)
+		if dropped := slices.Equal(l.calls, []string{"drop 7"}); dropped == kept {
+			t.Errorf("%q: %v", chosen, l.calls)
+		}
+		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s)
+		if says := strings.Contains(slurm.nodes[0].Extra, "carmahold"); says != kept {
+			t.Errorf("%q: Extra %s", chosen, slurm.nodes[0].Extra)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"carma/gres/steward"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/policy"
 	"carma/slurmbridge/sctl"
@@ -31,9 +32,10 @@ type Offers struct {
 	Config     *config.Config
 	Thresholds choose.Thresholds
 	Ledger     Holds
-	Jobs       Known
+	Jobs       Chosen
 	Own        OwnNode
 	Returned   *Returned
+	Node       string
 	Log        *slog.Logger
 
 	// open:
@@ -190,12 +192,8 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 			late = late || h.JobID == id && h.Age > steward.HoldTimeout
 		}
 		if !late {
-			j, err := o.Jobs.Job(ctx, id)
-			comes := false
-			if err == nil {
-				comes = o.comes(j)
-			}
-			if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+			j, comes, here, err := o.ask(ctx, id)
+			if comes = comes && here; err != nil {
 				o.Log.Warn("query a job that a hold is for", "job", id, "error", err)
 				continue
 			}
@@ -228,6 +226,23 @@ func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 	return o.ready(job, s) && !slices.ContainsFunc(s.Holds, func(h lease.Hold) bool {
 		return h.JobID == job && h.Offered < steward.VainAfter
 	})
+}
+
+// ask tells whether GPUs are to be kept on for a job, and whether the job's user lets the job run on this node.
+func (o *Offers) ask(ctx context.Context, id uint32) (j sctl.Job, comes, here bool, err error) {
+	j, err = o.Jobs.Job(ctx, id)
+	comes, here = err == nil && o.comes(j), true
+	if comes && j.State == jobstate.Pending {
+		var named, excluded string
+		named, excluded, err = o.Jobs.Chosen(ctx, id)
+		names, unread := hostlist.Expand(named)
+		here = unread != nil || len(names) == 0 || len(names) < j.Nodes || slices.Contains(names, o.Node)
+		here = here && !hostlist.Contains(excluded, o.Node)
+	}
+	if errors.Is(err, sctl.ErrNoJob) {
+		comes, err = false, nil
+	}
+	return j, comes, here, err
 }
 
 // comes tells whether GPUs are to be kept on for a job: the job may come yet, and waits
@@ -313,12 +328,8 @@ func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot)
 	if !ok {
 		return
 	}
-	j, err := o.Jobs.Job(ctx, hold.JobID)
-	comes := false
-	if err == nil {
-		comes = o.comes(j)
-	}
-	if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+	j, comes, here, err := o.ask(ctx, hold.JobID)
+	if err != nil {
 		o.Log.Warn("query a job that is to get a hold", "job", hold.JobID, "error", err)
 		return
 	}
@@ -329,7 +340,7 @@ func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot)
 	}
 	// Its time is over, whatever the steward's clock says, unless the steward decided anew since.
 	ended, vain := o.vain[hold.JobID]
-	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2
+	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2 || !here
 	if comes && age < steward.HoldTimeout && !vain {
 		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for a job that preempts its Prolog keeps GPUs
 			return

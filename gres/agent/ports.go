@@ -119,6 +119,12 @@ type Known interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 }
 
+// Chosen tells of a job and of the nodes that the job's user chose.
+type Chosen interface {
+	Known
+	Chosen(ctx context.Context, id uint32) (named, excluded string, err error)
+}
+
 // OwnNode writes in the Extra of the agent's own node.
 type OwnNode interface {
 	SetWords(ctx context.Context, words map[string]string) error

@@ -250,9 +250,8 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 }
 
 // soonest returns the node that will be free for the job first, judged by the fewest
-// running jobs, then by the earliest end of the last of them. squeue --Format (22.05)
-// does not tell which nodes a job excludes: a hold on an excluded node ends by its
-// time-out, and the next hold goes elsewhere.
+// running jobs, then by the earliest end of the last of them. Which nodes a job excludes
+// is not asked here: the node ends such a hold as one in vain, and the next one goes elsewhere.
 func (x *index) soonest(j *schedule.Job) string {
 	gpus, partitions := j.GPUs, partitionsOf(j)
 	does, ok := x.featured(j)

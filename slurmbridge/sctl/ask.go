@@ -93,9 +93,13 @@ func (s separator) scan(out io.Reader, n int, each func([]string)) (rest string,
 // of the ids.
 func (c Client) squeue(ctx context.Context, fields []string, args ...string) ([][]string, error) {
 	s := newSeparator()
+	variable := "SQUEUE_FORMAT2=" + s.format(fields)
+	if fields[0][0] == '%' { // in the older notation
+		variable = "SQUEUE_FORMAT=" + strings.Join(fields, string(s)) + string(s)
+	}
 	// In a federation a single job's answer would be its origin's (slurm_load_job).
 	cmd := c.command(ctx, "squeue", append([]string{"--noheader", "--local"}, args...)...)
-	cmd.Env = append(cmd.Env, "SQUEUE_FORMAT2="+s.format(fields))
+	cmd.Env = append(cmd.Env, variable)
 	out, err := output(ctx, cmd)
 	if err != nil {
 		if strings.Contains(err.Error(), "Invalid job id") {
@@ -141,6 +145,16 @@ func (c Client) row(ctx context.Context, id uint32, fields []string) ([]string, 
 		return nil, err
 	}
 	return only(rows, text)
+}
+
+// Chosen tells which nodes a job names and which the job excludes, as lists that slurmctld has taken for nodes of its
+// own. squeue --Format of 22.05 has no word for the latter.
+func (c Client) Chosen(ctx context.Context, id uint32) (named, excluded string, err error) {
+	row, err := c.row(ctx, id, []string{"%A", "%n", "%x"})
+	if err != nil {
+		return "", "", err
+	}
+	return noneEmpty(row[1]), noneEmpty(row[2]), nil
 }
 
 // only finds the single row of an id; an array's id brings the rows of its tasks along.
