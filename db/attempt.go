@@ -3,6 +3,7 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/usertext"
@@ -287,6 +289,7 @@ type End struct {
 	Never      bool                      // the job was requeued, and ended so without another attempt
 	Figures    map[string]figure.Figures // by UUID; nil: none
 	Forward    bool                      // slurmdbd is to get the record
+	Advice     admincomment.Advice       // of a job that went as written; void: none
 }
 
 // SetEnd completes the record of an attempt, if any. An attempt requeued by CARMA itself,
@@ -317,6 +320,9 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 				a.State = e.State
 			}
 		}
+		if e.Advice != (admincomment.Advice{}) {
+			a.advised(e.Advice)
+		}
 		for g := range a.GPUs {
 			if f, ok := e.Figures[a.GPUs[g].UUID]; ok {
 				a.GPUs[g].Figures = f
@@ -335,6 +341,26 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		}
 	}
 	return list, nil
+}
+
+// advised takes note of what CARMA would have booked for a job.
+func (a *Attempt) advised(v admincomment.Advice) {
+	a.Method, a.EstMiB, a.Key, a.Unread = cmp.Or(v.Method, a.Method), v.EstMiB, v.Key, v.UnreadLine
+	if a.OOMNote != "" {
+		return
+	}
+	why := ""
+	if v.Note != "" {
+		why = ": " + v.Note
+	}
+	switch v.Mode {
+	case jobenv.ModeShared:
+		a.OOMNote = fmt.Sprintf("with sharing it would book %s of each GPU", usertext.GiB(v.ReserveMiB)) + why
+	case jobenv.ModeExclusive:
+		a.OOMNote = "with sharing it would have its GPUs to itself" + why
+	case "":
+		a.OOMNote = "with sharing it would be refused" + why
+	}
 }
 
 // Attempts returns the attempts of the given jobs, or of all jobs if none are

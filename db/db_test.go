@@ -3,6 +3,7 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/usertext"
 	"carma/slurmbridge/version"
 )
@@ -158,6 +160,37 @@ func TestSetEnd(t *testing.T) {
 		if a := got[i]; a.State != want || a.Name != "x" || a.Account != "ml" || a.ArrayJobID != 9 || a.ArrayTask != "3" ||
 			a.Total.EnergyJ != 600 || a.Total.PeakMiB != 9999 {
 			t.Errorf("got %+v, want %s", a, want)
+		}
+	}
+}
+
+// A record says what CARMA would have booked for a job that went as written; another note stays.
+func TestAdvised(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	for i, c := range []struct {
+		advice       admincomment.Advice
+		before, note string
+	}{
+		{admincomment.Advice{}, "", ""},
+		{admincomment.Advice{Mode: "shared", Method: "user", EstMiB: 9216, ReserveMiB: 10240, Key: "00000000000000ab",
+			UnreadLine: 4}, "", "with sharing it would book 10.0 GiB of each GPU"},
+		{admincomment.Advice{Mode: "shared", ReserveMiB: 10240}, "not used", "not used"},
+		{admincomment.Advice{Mode: "exclusive", Note: "no table"}, "", "with sharing it would have its GPUs to itself: no table"},
+		{admincomment.Advice{Note: "line 1: no"}, "", "with sharing it would be refused: line 1: no"},
+		{admincomment.Advice{Mode: "off", Method: "none"}, "", ""},
+	} {
+		a := attempt(uint32(i), 0)
+		a.OOMNote, a.Method, a.EstMiB, a.Key, a.ReserveMiB, a.Unread = c.before, "none", 0, "", 40536, 0
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		list, err := d.SetEnd(t.Context(), End{JobID: a.JobID, Node: "n1", State: "COMPLETED", Advice: c.advice})
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		if a := list[0]; a.OOMNote != c.note || a.Method != cmp.Or(c.advice.Method, "none") || a.EstMiB != c.advice.EstMiB ||
+			a.Key != c.advice.Key || a.Unread != c.advice.UnreadLine || a.ReserveMiB != 40536 {
+			t.Errorf("%+v: %+v", c.advice, a)
 		}
 	}
 }

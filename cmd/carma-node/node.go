@@ -39,6 +39,7 @@ func otherNodes(c config.Config, node string) string {
 func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
 	choose.CloseStale(s.Readings, choose.StaleAfter(c)) // of an agent that has died: nothing is known to be open
 	n := status.Of(node, s, choose.FromConfig(c), c.Idle.After.D(), userName, daemonState(c, node))
+	n.Mode = c.Mode
 	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
 	return n
 }

@@ -21,6 +21,7 @@ import (
 	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/resident"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
@@ -478,6 +479,24 @@ func TestComplete(t *testing.T) {
 				t.Errorf("wrote %+v, dropped %d", r.ends, l.ended)
 			}
 		})
+	}
+}
+
+// What libcarma has advised comes into the record where the agent only observes.
+func TestCompleteAdvised(t *testing.T) {
+	advice := admincomment.Advice{Method: "user", EstMiB: 9000}
+	for mode, want := range map[string]admincomment.Advice{config.ModeShare: {}, config.ModeObserve: advice,
+		config.ModeAdvise: advice} {
+		l, r := &ledger{list: []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1}}}}, &records{}
+		a := newAgent()
+		a.Ledger, a.Records, a.Jobs = l, r, &jobs{known: map[uint32]sctl.Job{1: {ID: 1, State: "COMPLETED"}},
+			words: sctl.Words{AdminComment: `site carma-advice={"v":1,"method":"user","est_mib":9000}`}}
+		a.Config.Mode = mode
+		wire(a)
+		a.Ends.complete(t.Context(), time.Hour)
+		if len(r.ends) != 1 || r.ends[0].Advice != want {
+			t.Errorf("%s: %+v", mode, r.ends)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"carma/db"
 	"carma/gres/lease"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
@@ -110,6 +111,9 @@ func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl
 	if j.State != "" {
 		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j, e.Restart)
 		end.Name, end.Account = words.Name, words.Account
+		if c.Config.Observes() {
+			end.Advice, _ = admincomment.AdviceIn(words.AdminComment)
+		}
 		end.Never = end.State != jobstate.Requeued && uint32(max(j.Restarts, 0)) > e.Restart
 	}
 	var err error

@@ -10,6 +10,7 @@ import (
 
 	"carma/db/figure"
 	"carma/db/texttable"
+	"carma/slurmbridge/config"
 )
 
 // Widths of the bars: a GPU's line has at most 80 columns.
@@ -21,6 +22,11 @@ const (
 // Print prints a line for each GPU, and below it its jobs and why the GPU is closed.
 func (n Node) Print(w io.Writer, style texttable.Style) error {
 	var b strings.Builder
+	if n.Mode == config.ModeObserve || n.Mode == config.ModeAdvise {
+		n.printObserved(&b, style)
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
 	fmt.Fprintf(&b, "%s\n", style.Paint(texttable.Bold, heading(n)))
 	var head GPU // of the last heading
 	for i, g := range n.GPUs {
@@ -58,6 +64,43 @@ func (n Node) Print(w io.Writer, style texttable.Style) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// printObserved says nothing of sharing: no job waits for what an observed GPU has left.
+func (n Node) printObserved(b *strings.Builder, style texttable.Style) {
+	used := 0
+	for _, g := range n.GPUs {
+		if len(g.Leases) > 0 {
+			used++
+		}
+	}
+	fmt.Fprintf(b, "%s\n", style.Paint(texttable.Bold, fmt.Sprintf("%s: %d GPUs, %d with jobs; the agent %ss; SM activity: "+
+		"%s of %s", n.Name, len(n.GPUs), used, n.Mode, n.Statistic, time.Duration(n.WindowS*float64(time.Second)))))
+	var head GPU // of the last heading
+	for i, g := range n.GPUs {
+		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {
+			head = g
+			fmt.Fprintf(b, "%s, SM activity %s\n", g.Model, by(g.Source))
+			fmt.Fprintf(b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/ALL GiB  JOBS\n", smactCells, "", memoryCells-6, "")
+		}
+		g.LeasedMiB = 0 // all of the GPU, of a job that has asked for the GPU
+		fmt.Fprintf(b, "%3d  %-8.8s  %s %4s %s  %-12s  %4d\n", g.Index, shortUUID(g.UUID), smactBar(g, 100, style),
+			percent(g), memoryBar(g, style), gib(g.UsedMiB)+"/"+gib(g.TotalMiB), len(g.Leases))
+		var jobs []string
+		for _, l := range g.Leases {
+			idle := ""
+			if l.Idle {
+				idle = " idle " + age(l.IdleS) + " of"
+			}
+			jobs = append(jobs, fmt.Sprintf("%d %s%s %s", l.JobID, l.User, idle, age(l.AgeS)))
+		}
+		if len(jobs) > 0 {
+			fill(b, jobs)
+		}
+		if g.fault != "" {
+			fmt.Fprintf(b, "     %s\n", style.Paint(texttable.Yellow, g.fault))
+		}
+	}
 }
 
 func by(source figure.Source) string {

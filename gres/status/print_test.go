@@ -20,6 +20,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/status"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -75,9 +76,13 @@ func exampleNode() status.Node {
 
 func TestPrintStatus(t *testing.T) {
 	for file, style := range map[string]texttable.Style{"status.txt": {ASCII: true}, "status-utf8.txt": {},
-		"status-colour.txt": {Colour: true}} {
+		"status-colour.txt": {Colour: true}, "observe.txt": {ASCII: true}} {
 		var b strings.Builder
-		if err := exampleNode().Print(&b, style); err != nil {
+		n := exampleNode()
+		if file == "observe.txt" {
+			n.Mode = config.ModeObserve
+		}
+		if err := n.Print(&b, style); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(b.String()) {

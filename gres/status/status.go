@@ -5,6 +5,7 @@
 package status
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -21,6 +22,7 @@ type Node struct {
 	Schema      string  `json:"schema"`
 	Version     string  `json:"version"`
 	Name        string  `json:"node"`
+	Mode        string  `json:"mode"` // of the agent: config.ModeShare, ...
 	WindowS     float64 `json:"window_s"`
 	Statistic   string  `json:"statistic"`
 	SMActMaxPct float64 `json:"smact_max_pct"` // above this a GPU takes no more
@@ -52,6 +54,7 @@ type GPU struct {
 	MPS        MPS             `json:"mps"`
 	MPSClients int             `json:"mps_clients"`
 	Leases     []Lease         `json:"leases"`
+	fault      string          // why the GPU is closed in any mode; empty: it has none
 }
 
 // Lease is a job that holds a GPU.
@@ -80,7 +83,7 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 		g := GPU{GPU: r.GPU, SMActPct: figure.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(),
 			UsedMiB: r.UsedMiB,
 			OpenMiB: open, Closed: usertext.Clean(closed.String()), Quarantine: r.Cause, MPS: daemon(r.UUID),
-			MPSClients: r.MPSClients, Leases: []Lease{}}
+			MPSClients: r.MPSClients, Leases: []Lease{}, fault: usertext.Clean(cmp.Or(r.Unreadable, r.Quarantined))}
 		if r.Unreadable != "" {
 			g.SMActPct = figure.Unknown
 		}

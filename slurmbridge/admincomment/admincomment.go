@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"carma/estimator/history"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -22,7 +23,11 @@ const version = 1
 // AppendJob appends the token that job_submit gives to each job, without fmt
 // (jobenv.Carma.AppendEnv).
 func AppendJob(b []byte, c *jobenv.Carma, note string) []byte {
-	b = strconv.AppendInt(append(b, `carma={"v":`...), version, 10)
+	return append(appendJob(append(b, "carma="...), c, note), '}')
+}
+
+func appendJob(b []byte, c *jobenv.Carma, note string) []byte {
+	b = strconv.AppendInt(append(b, `{"v":`...), version, 10)
 	b = append(append(append(b, `,"mode":"`...), c.Mode...), `","method":"`...)
 	b = append(append(b, c.Method...), `","gpus":`...)
 	b = strconv.AppendInt(b, int64(c.GPUs), 10)
@@ -33,13 +38,62 @@ func AppendJob(b []byte, c *jobenv.Carma, note string) []byte {
 	if note != "" {
 		b = append(append(append(b, `,"note":"`...), plain(note)...), '"')
 	}
+	return b
+}
+
+const adviceWord = "carma-advice="
+
+// AppendAdvice appends the token of a job that goes as written (config.ModeAdvise): what CARMA would book, and the
+// key of the history, which no other way leads to the node. A job that would be refused has only the note.
+func AppendAdvice(b []byte, c *jobenv.Carma, note string) []byte {
+	if c.GPUs == 0 {
+		return append(append(b, adviceWord...), object(note)...)
+	}
+	b = appendJob(append(b, adviceWord...), c, note)
+	if c.Key != 0 {
+		b = append(append(append(b, `,"key":"`...), c.Key.String()...), '"')
+	}
+	if c.UnreadLine > 0 {
+		b = strconv.AppendInt(append(b, `,"unread":`...), int64(c.UnreadLine), 10)
+	}
 	return append(b, '}')
+}
+
+// Advice is what AppendAdvice wrote.
+type Advice struct {
+	Mode       jobenv.Mode `json:"mode"`
+	Method     string      `json:"method"`
+	EstMiB     int64       `json:"est_mib"`
+	ReserveMiB int64       `json:"reserve_mib"`
+	Note       string      `json:"note"`
+	Key        string      `json:"key"`
+	UnreadLine int64       `json:"unread"`
+}
+
+// mostMiB bounds the memory of a GPU: a petabyte.
+const mostMiB = 1 << 30
+
+// AdviceIn finds the last advice in a comment. The shim takes away what a job's user wrote there.
+func AdviceIn(comment string) (a Advice, ok bool) {
+	at := strings.LastIndex(comment, adviceWord)
+	if at < 0 || json.NewDecoder(strings.NewReader(comment[at+len(adviceWord):])).Decode(&a) != nil {
+		return Advice{}, false
+	}
+	_, isKey := history.ParseKey(a.Key)
+	ok = (isKey || a.Key == "") && a.EstMiB >= 0 && a.EstMiB <= mostMiB && a.ReserveMiB >= 0 && a.ReserveMiB <= mostMiB &&
+		a.UnreadLine >= 0 && len(a.Method) <= most && len(a.Note) <= most
+	if !ok {
+		return Advice{}, false
+	}
+	return a, true
 }
 
 // Note is a token that says something of a job, and nothing else.
 func Note(note string) string {
-	return fmt.Sprintf(`carma={"v":%d,"note":"%s"}`, version, plain(note))
+	return "carma=" + object(note)
 }
+
+func object(note string) string { return fmt.Sprintf(`{"v":%d,"note":"%s"}`, version, plain(note)) }
 
 // Why a job was requeued last.
 const (
@@ -105,7 +159,7 @@ func RetryReason(comment string) string {
 }
 
 // ours begins a token.
-var ours = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^| )carma(?:-retry)?=\{`) })
+var ours = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^| )carma(?:-retry|-advice)?=\{`) })
 
 // Without takes all tokens out of a comment.
 func Without(comment string) string {

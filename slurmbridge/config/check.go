@@ -151,7 +151,7 @@ func (c *Config) checkWords() *KeyError {
 		key, v string
 		values []string
 	}{
-		{"mode", c.Mode, []string{ModeShare, ModeObserve}},
+		{"mode", c.Mode, []string{ModeShare, ModeAdvise, ModeObserve}},
 		{"submit.on_bad_directive", c.Submit.OnBadDirective, []string{"reject", "ignore"}},
 		{"submit.estimator", c.Submit.Estimator, estimators},
 		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},

@@ -28,7 +28,7 @@ const DefaultPath = "/etc/carma/carma.toml"
 // Config is a whole carma.toml. Sizes are MiB, percentages 0 to 100. Every
 // key and its default is described in contrib/slurm/carma.toml.
 type Config struct {
-	Mode      string               `toml:"mode"` // share, observe
+	Mode      string               `toml:"mode"` // share, advise, observe
 	Slurm     Slurm                `toml:"slurm"`
 	Submit    Submit               `toml:"submit"`
 	Partition map[string]Partition `toml:"partition"`
@@ -53,19 +53,23 @@ type Config struct {
 	Paths Paths `toml:"paths"`
 }
 
-// The modes of a node's agent.
+// The modes.
 const (
 	ModeShare   = "share"
-	ModeObserve = "observe" // the agent measures and records, and changes nothing
+	ModeAdvise  = "advise"  // as ModeObserve; libcarma writes what it would book into the AdminComment of jobs
+	ModeObserve = "observe" // the agent measures and records, and nothing is changed
 )
 
 // Observes tells whether the agent only measures and records.
-func (c Config) Observes() bool { return c.Mode == ModeObserve }
+func (c Config) Observes() bool { return c.Mode != ModeShare }
 
-// Observing is the configuration with what would act turned off.
+// Observing is the configuration with what would act turned off. Records may go into AdminComment
+// where estimates do.
 func (c Config) Observing() Config {
-	c.Mode, c.MPS.Enabled, c.Idle.Action, c.Hold.After = ModeObserve, false, "none", 0
-	c.Devices.Confine, c.Accounting.Forward = "none", "none"
+	if c.Mode != ModeAdvise {
+		c.Mode, c.Accounting.Forward = ModeObserve, "none"
+	}
+	c.MPS.Enabled, c.Idle.Action, c.Hold.After, c.Devices.Confine = false, "none", 0, "none"
 	return c
 }
 

@@ -79,13 +79,19 @@ func TestObserve(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(c, Default().Observing()) || !c.Observes() || c.Idle.Action != "none" {
 		t.Errorf("got %+v, %v", c, err)
 	}
+	c, err = Parse("mode = \"advise\"\n[accounting]\nforward = \"slurmdbd\"\n")
+	want := Default().Observing()
+	want.Mode, want.Accounting.Forward = ModeAdvise, "slurmdbd"
+	if err != nil || !reflect.DeepEqual(c, want) || !c.Observes() {
+		t.Errorf("got %+v, %v", c, err)
+	}
 }
 
 const partitions = "[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
 
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"mode = \"watch\"\n", "line 1: mode: \"watch\" is not one of share, observe"},
+		{"mode = \"watch\"\n", "line 1: mode: \"watch\" is not one of share, advise, observe"},
 		{"[smact]\nmax_pct = 80\nmax_pct_ = 80\n", "line 3: smact.max_pct_: unknown key"},
 		{"[smakt]\nmax_pct = 80\n", "line 1: smakt: unknown key"},
 		{partitions + "colour = 1\n", "line 5: partition.gpu.colour: unknown key"},

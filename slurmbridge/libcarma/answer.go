@@ -12,6 +12,7 @@ import (
 
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/annotate"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -38,7 +39,13 @@ func answerTo(ask []byte) string {
 	if err != nil {
 		return "leave " + oneLine(err.Error()) + "\n"
 	}
+	if site.mode == config.ModeObserve {
+		return ""
+	}
 	a, err := current.Annotate(job)
+	if site.mode == config.ModeAdvise {
+		return advice(&a, err)
+	}
 	if err != nil {
 		return "refuse carma: " + oneLine(err.Error()) + "\n"
 	}
@@ -90,9 +97,11 @@ func readAsk(ask []byte) (annotate.Job, error) {
 	}, nil
 }
 
+func wants(a *annotate.Annotation) string { return "vars " + strings.Join(a.Wants, ",") + "\n" }
+
 func lines(job *annotate.Job, a *annotate.Annotation) string {
 	if len(a.Wants) > 0 {
-		return "vars " + strings.Join(a.Wants, ",") + "\n"
+		return wants(a)
 	}
 	b, was := make([]byte, 0, 1024), job.TRES
 	for _, l := range []struct{ word, was, is string }{
@@ -128,6 +137,26 @@ func lines(job *annotate.Job, a *annotate.Annotation) string {
 		b = append(admincomment.AppendJob(b, &a.Carma, cmp.Or(a.Unread, a.Note)), '\n')
 	}
 	return string(b)
+}
+
+// advice is the answer for a job that goes as written.
+func advice(a *annotate.Annotation, err error) string {
+	if len(a.Wants) > 0 {
+		return wants(a)
+	}
+	tell, note := a.Unread, cmp.Or(a.Unread, a.Note)
+	switch {
+	case err != nil:
+		note = oneLine(err.Error())
+		tell = "sharing would refuse this job: " + note
+	case a.GPUs == 0:
+		return ""
+	}
+	var b []byte
+	if tell != "" {
+		b = append(append(append(b, "tell carma: "...), oneLine(tell)...), '\n')
+	}
+	return string(append(admincomment.AppendAdvice(append(b, "comment "...), &a.Carma, note), '\n'))
 }
 
 // oneLine makes text fit for a line of a log: printable, bounded.

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-const carmaToml = `
+var carmaToml = `
 [partition.gpu]
 default = true
 share = true
@@ -45,6 +45,50 @@ func configure(t *testing.T) {
 	site = siteFile{path: path, gresPrefix: "gres:"}
 	if err := site.load(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// With mode = "advise" an answer has nothing that changes a job; with mode = "observe" there is none.
+func TestAdvise(t *testing.T) {
+	defer func(text string) { carmaToml = text }(carmaToml)
+	asks := []struct{ name, ask, want string }{
+		{"a figure", string(ask("gpu", "gres:gpu:1", "#!/bin/sh\n#CARMA mem=10G\n")),
+			`comment carma-advice={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"reserve_mib":10240,` +
+				`"key":"6457f804971a3061"}` + "\n"},
+		{"a line that is not read", string(ask("gpu", "gres:gpu:1", "#CARMA off\n# CARMA mem=10G\n")),
+			`tell carma: line 2: "# CARMA mem=10G" is not read: #CARMA and a blank begin a line` + "\n" +
+				`comment carma-advice={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536,"note":"line 2: ` +
+				`'# CARMA mem=10G' is not read: #CARMA and a blank begin a line","key":"6457f804971a3061","unread":2}` + "\n"},
+		{"a wrong line", string(ask("gpu", "gres:gpu:1", "#CARMA mem=10X\n")),
+			"tell carma: sharing would refuse this job: line 1: mem=10X: not a size; write mem=12G\n" +
+				`comment carma-advice={"v":1,"note":"line 1: mem=10X: not a size; write mem=12G"}` + "\n"},
+		{"too many GPUs", string(ask("gpu", "gres:gpu:5", "#CARMA on\n")),
+			"tell carma: sharing would refuse this job: partition gpu: the job can get 5 GPUs on one node, but a node has 4; " +
+				"ask for at most 4 per node\n" + `comment carma-advice={"v":1,"note":"partition gpu: the job can get 5 GPUs on ` +
+				`one node, but a node has 4; ask for at most 4 per node"}` + "\n"},
+		{"a time slot, a signal, an --extra", strings.Replace(string(ask("slots", "gres:gpu:1",
+			"#CARMA signal=USR1@300 requeue=timeout\n")), "4294967294\x000\x00", "4294967294\x001\x00rack=7", 1),
+			`comment carma-advice={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536,` +
+				`"key":"6457f804971a3061"}` + "\n"},
+		{"variables", string(ask("gpu", "gres:gpu:1", "#CARMA on vars=SIZE\n")), "vars SIZE\n"},
+		{"no GPU", string(ask("gpu", "", "#CARMA on\n")), ""},
+		{"another partition", string(ask("cpu", "gres:gpu:1", "#CARMA on\n")), ""},
+	}
+	text := carmaToml
+	for _, mode := range []string{"advise", "observe"} {
+		carmaToml = "mode = \"" + mode + "\"\n" + text
+		configure(t)
+		for _, c := range asks {
+			if mode == "observe" {
+				c.want = ""
+			}
+			if got := answerTo([]byte(c.ask)); got != c.want {
+				t.Errorf("%s, %s:\ngot\n%swant\n%s", mode, c.name, got, c.want)
+			}
+		}
+		if site.managed != "" || site.recovery != "" || site.whole != "" {
+			t.Errorf("%s: the shim keeps %q, %q, %q", mode, site.managed, site.recovery, site.whole)
+		}
 	}
 }
 

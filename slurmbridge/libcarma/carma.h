@@ -15,7 +15,8 @@
  *
  * carma_recovery returns the partitions that take jobs from CARMA alone, with
  * commas between, as of the last carma_configure or carma_tick; NULL: none. carma_managed
- * returns all partitions of carma.toml so.
+ * returns all partitions of carma.toml so; an empty text: by its mode no job is to be changed or
+ * refused, and an answer has but tell and comment.
  *
  * carma_whole returns, of the same time, what is booked for jobs that carma_annotate does not
  * answer for: whole GPUs. Blocks of lines, each begun by

@@ -19,6 +19,7 @@ import (
 	"runtime/debug"
 	"unsafe"
 
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/version"
 )
 
@@ -70,11 +71,11 @@ func carma_recovery() *C.char {
 	return C.CString(site.recovery)
 }
 
-// carma_managed returns all partitions of carma.toml, with commas between.
+// carma_managed returns all partitions of carma.toml, with commas between; empty: no job is to be changed.
 //
 //export carma_managed
 func carma_managed() *C.char {
-	if site.managed == "" {
+	if site.managed == "" && (!site.usable || site.mode == config.ModeShare) {
 		return nil
 	}
 	return C.CString(site.managed)

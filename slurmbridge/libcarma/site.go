@@ -23,6 +23,7 @@ type siteFile struct {
 	gresPrefix string
 	read       stamp
 	site       annotate.Site
+	mode       string // of carma.toml
 	recovery   string // partitions for jobs from CARMA alone, with commas between
 	managed    string // all partitions of carma.toml
 	whole      string // the blocks of carma_whole
@@ -73,14 +74,22 @@ func (s *siteFile) load() error {
 	}
 	s.site, s.usable = annotate.NewSite(c, s.gresPrefix), true
 	s.site.Estimate, s.site.Tags = s.estimates.byMethod, tags
-	s.managed = strings.Join(c.PartitionNames(), ",")
-	s.recovery = strings.Join(slices.DeleteFunc(c.PartitionNames(),
-		func(name string) bool { return !c.RecoveryOf(name) }), ",")
-	s.whole = wholes(&s.site)
+	s.mode, s.managed, s.recovery, s.whole = c.Mode, "", "", ""
+	if c.Mode == config.ModeShare {
+		s.keep(c)
+	}
 	s.history.path = c.History.File
 	err = s.history.load()
 	s.site.History = s.history.snapshot
 	return err
+}
+
+// keep makes what the shim keeps for the time when the library is busy.
+func (s *siteFile) keep(c config.Config) {
+	s.managed = strings.Join(c.PartitionNames(), ",")
+	s.recovery = strings.Join(slices.DeleteFunc(c.PartitionNames(),
+		func(name string) bool { return !c.RecoveryOf(name) }), ",")
+	s.whole = wholes(&s.site)
 }
 
 // tags reads the key. Without the key carma.toml counts as unread, for the key may come to be readable.

@@ -32,6 +32,11 @@ echo "shim: the same with the real libcarma"
 CARMA_CONF=$build/carma.toml "$build/real/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
 sed -n "s/^host: beside/shim: beside/p" "$build/real.log"
 
+echo "shim: the real libcarma advises"
+mkdir -p "$build/advise"
+{ echo 'mode = "advise"'; cat "$build/carma.toml"; } >"$build/advise/carma.toml"
+CARMA_CONF=$build/advise/carma.toml "$build/real/bin/host" advise >"$build/advise.log" || { tail -20 "$build/advise.log"; exit 1; }
+
 echo "shim: found through a link, as from Slurm's own plugin directory"
 mkdir -p "$build/link/bin"
 ln -sf ../../real/bin/host "$build/link/bin/host"

@@ -52,6 +52,13 @@ static bool off(void)
 	return getpid() != loaded_by || worker_is_off();
 }
 
+/* root and SlurmUser, as which slurmctld runs and CARMA's hooks change jobs, and whom slurmctld
+ * itself lets change others' jobs. */
+static bool administrator(uint32_t uid)
+{
+	return uid == 0 || uid == getuid() || record_operates(uid);
+}
+
 static void set(char **field, const char *text)
 {
 	char *copy = *text ? slurm_xstrdup(text) : NULL;
@@ -71,6 +78,13 @@ static void add_comment(job_desc_msg_t *job, const char *token)
 		set(&job->admin_comment, both);
 		free(both);
 	}
+}
+
+/* The node reads advice there: no user writes it (slurmctld takes AdminComment from any client). */
+static void clean_comment(job_desc_msg_t *job, uint32_t uid)
+{
+	if (job->admin_comment && strstr(job->admin_comment, "carma-advice=") && !administrator(uid))
+		set(&job->admin_comment, "");
 }
 
 /* What the user has said on the command line, or an earlier plugin, stays. */
@@ -167,13 +181,6 @@ static int apply(job_desc_msg_t *job, char *answer, char **err_msg)
 	return rc;
 }
 
-/* root and SlurmUser, as which slurmctld runs and CARMA's hooks change jobs, and whom slurmctld
- * itself lets change others' jobs. */
-static bool administrator(uint32_t uid)
-{
-	return uid == 0 || uid == getuid() || record_operates(uid);
-}
-
 static int __attribute__((format(printf, 3, 4))) refuse(char **why, int rc, const char *format, ...)
 {
 	char line[200];
@@ -187,14 +194,16 @@ static int __attribute__((format(printf, 3, 4))) refuse(char **why, int rc, cons
 }
 
 /* What is refused in a partition of CARMA's or any other, with libcarma or without:
- * it would harm others. Nothing is while the switch file is there, for Slurm is
- * then to be as it was. */
+ * it would harm others. Nothing is while the switch file is there, or where carma.toml has CARMA
+ * watch alone, for Slurm is then to be as it was. */
 static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char **why)
 {
 	const char *what;
 	char name[64];
 	unsigned byte;
 
+	if (worker_watches())
+		return SLURM_SUCCESS;
 	if ((what = text_with_control(job, &byte)))
 		return refuse(why, EINVAL, "carma: the job's %s has a control character (byte %u); remove it", what, byte);
 	if (worker_recovers(partitions, name, sizeof(name)) && !administrator(uid))
@@ -257,6 +266,7 @@ static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	int rc;
 
 	spank_clean(job);
+	clean_comment(job, submit_uid);
 	if (off())
 		return SLURM_SUCCESS;
 	rc = check(job, *TEXT(job->partition) ? job->partition : record_default_partition(), submit_uid, &why);

@@ -37,6 +37,9 @@ bool worker_recovers(const char *partitions, char *name, size_t room);
 /* Whether a list of partitions names one of carma.toml's. As worker_recovers(). */
 bool worker_manages(const char *partitions);
 
+/* Whether carma.toml has a mode in which no job is changed or refused. As worker_recovers(). */
+bool worker_watches(void);
+
 /* Log what became of a job for which there is no answer, and why; one line a minute and a count. */
 void worker_complain(const char *what, const char *why);
 #define AS_WRITTEN "job accepted as written"

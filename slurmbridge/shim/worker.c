@@ -266,6 +266,16 @@ bool worker_manages(const char *partitions)
 	return found;
 }
 
+bool worker_watches(void)
+{
+	bool watches;
+
+	pthread_mutex_lock(&w.lock);
+	watches = w.managed && !*w.managed;
+	pthread_mutex_unlock(&w.lock);
+	return watches;
+}
+
 /* The lines of the block that head begins, and their length; NULL: there is no such block. */
 static const char *block_of(const char *head, size_t *len)
 {

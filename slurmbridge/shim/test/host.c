@@ -5,6 +5,7 @@
  *   host N      N hostile job descriptions, and the checks below
  *   host real   the same checks against the real libcarma
  *   host real calm  without the checks beside a flood: an emulated processor is too slow
+ *   host advise the real libcarma with mode = "advise": jobs go as written, with an estimate
  *   host none   a libcarma that cannot be loaded: jobs are left as they are
  *   host time N N submissions by one thread and by 8 at once: how long job_submit takes
  *
@@ -38,6 +39,10 @@ int main(int argc, char **argv)
 		check_none(script);
 		check_texts();
 		check_modify();
+		return 0;
+	}
+	if (argc == 2 && !strcmp(argv[1], "advise")) {
+		check_advised(script);
 		return 0;
 	}
 	if (argc == 3 && !strcmp(argv[1], "time")) {

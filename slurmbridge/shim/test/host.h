@@ -79,6 +79,7 @@ void check_texts(void);
 void check_recovery(void);
 void check_modify(void);
 void check_switch(void);
+void check_advised(const char *script);
 void check_spank(const char *script);
 
 /* whole.c */

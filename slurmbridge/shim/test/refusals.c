@@ -307,6 +307,43 @@ void check_switch(void)
 		nap();
 }
 
+/* With mode = "advise" a job has a comment more, and nothing else of it changes or is refused. */
+void check_advised(const char *script)
+{
+	static const char forged[] = "carma-advice={\"v\":1}";
+	job_desc_msg_t job, of;
+	job_record_t *record;
+	char *err = NULL;
+
+	for (int tries = 0;; tries++) {
+		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err && tries < 1000);
+		CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && !job.tres_per_job && !job.extra && !job.spank_job_env_size);
+		CHECK(job.time_limit == NO_VAL && job.requeue == NO_VAL16 && !job.warn_signal && job.num_tasks == NO_VAL);
+		if (job.admin_comment) /* answered in time */
+			break;
+		clear(&job);
+		nap();
+	}
+	CHECK(strstr(job.admin_comment, "carma-advice={") == job.admin_comment && strstr(job.admin_comment, "\"est_mib\":10240"));
+	clear(&job);
+	for (int admin = 0; admin < 2; admin++) {
+		empty(&job);
+		job.partition = strdup("gpu-recovery");
+		job.comment = strdup("two\nlines");
+		job.admin_comment = strdup(forged);
+		CHECK(job_submit(&job, admin ? 0 : A_USER, &err) == SLURM_SUCCESS && !err);
+		CHECK(admin ? !strcmp(job.admin_comment, forged) : !job.admin_comment);
+		clear(&job);
+	}
+	record = record_of(&of);
+	empty(&of);
+	empty(&job);
+	job.partition = "gpu";
+	job.tres_per_node = GRES "gpu:1";
+	CHECK(MODIFY(&job, record, A_USER, NULL) == SLURM_SUCCESS);
+	free(record);
+}
+
 /* What slurmctld cannot merge does not stay, so that it can be asked for the rest:
  * its stand-in checks that no more is written than there is room for. */
 void check_spank(const char *script)

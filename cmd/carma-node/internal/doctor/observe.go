@@ -5,11 +5,13 @@ package doctor
 import (
 	"fmt"
 	"strings"
+
+	"carma/slurmbridge/config"
 )
 
 // ActsBy returns the first line of slurm.conf that has CARMA act, NAME=VALUE; empty: there is none.
 func ActsBy(setting func(name string) string) (line string) {
-	for _, name := range []string{"JobSubmitPlugins", "Prolog", "TaskProlog", "Epilog"} {
+	for _, name := range []string{"Prolog", "TaskProlog", "Epilog", "JobSubmitPlugins"} {
 		if v := setting(name); strings.Contains(v, "carma") {
 			return name + "=" + v
 		}
@@ -18,14 +20,19 @@ func ActsBy(setting func(name string) string) (line string) {
 }
 
 // observing judges an agent that only observes (docs/adr/0022-observe.md): Slurm needs no line for
-// such an agent, and no line may have CARMA act.
+// such an agent, and no line may have CARMA act. Advice comes from the plugin alone.
 func observing(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
-	why := f.ConfigPath + " has mode = \"observe\""
+	advises := f.Config.Mode == config.ModeAdvise
+	why := fmt.Sprintf("%s has mode = %q", f.ConfigPath, f.Config.Mode)
 	if f.NoConfig {
 		why = "there is no " + f.ConfigPath + ": the agent observes"
 	}
-	d.add(Pass, "carma.toml", why, "")
+	d.part("carma.toml", why, func(say func(Level, string, string)) {
+		if advises && len(f.Config.Partition) == 0 {
+			say(Fail, why+", and no partition", "add a [partition.NAME] for each partition with GPUs")
+		}
+	})
 	d.slurm()
 	if f.SlurmConfErr == nil {
 		d.part("slurm.conf", "has no line that has CARMA act", func(say func(Level, string, string)) {
@@ -33,11 +40,18 @@ func observing(f Facts) []Finding {
 			case line != "" && f.NoConfig:
 				say(Fail, fmt.Sprintf("it has %s, and there is no %s: the agent does not start", line, f.ConfigPath),
 					"restore the file, or take CARMA's lines out of slurm.conf")
+			case advises && line == "":
+				say(Fail, "JobSubmitPlugins does not name carma: no job gets an estimate",
+					"add JobSubmitPlugins=carma to slurm.conf, and restart slurmctld")
+			case advises && strings.HasPrefix(line, "JobSubmitPlugins="):
 			case line != "":
 				say(Fail, "it has "+line+": hooks and plugin share GPUs, and the agent only observes",
 					"take CARMA's lines out of slurm.conf, or set mode = \"share\" in "+f.ConfigPath)
 			}
 		})
+	}
+	if advises && f.Controller != nil {
+		d.controller()
 	}
 	if f.Node != nil {
 		d.gpus()

@@ -11,6 +11,7 @@ import (
 
 	"carma/db/figure"
 	"carma/gres"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/slurmconf"
 )
 
@@ -18,6 +19,11 @@ import (
 func TestDiagnoseObserving(t *testing.T) {
 	const own = "ClusterName=c\nPrologFlags=Contain\nProlog=/etc/slurm/site.sh\nGresTypes=gpu\n" +
 		"NodeName=gpu1 Gres=gpu:4\nPartitionName=gpu Nodes=gpu1\n"
+	advises := func(f *Facts) {
+		as := site(t)
+		f.NoConfig, f.Config, f.Controller = false, as.Config, as.Controller
+		f.Config.Mode = config.ModeAdvise
+	}
 	for _, c := range []struct {
 		name   string
 		conf   string
@@ -35,6 +41,19 @@ func TestDiagnoseObserving(t *testing.T) {
 				"the agent does not start"},
 		{"hooks act", own + "Epilog=/usr/sbin/carma-epilog\n", func(f *Facts) { f.NoConfig = false },
 			"fail slurm.conf: it has Epilog=/usr/sbin/carma-epilog: hooks and plugin share GPUs, and the agent only observes"},
+		{"advises", own + "JobSubmitPlugins=lua,carma\n", advises, ""},
+		{"advises without the plugin", own, advises,
+			"fail slurm.conf: JobSubmitPlugins does not name carma: no job gets an estimate"},
+		{"advises with hooks", own + "JobSubmitPlugins=carma\nProlog=/usr/sbin/carma-prolog\n", advises,
+			"fail slurm.conf: it has Prolog=/usr/sbin/carma-prolog: hooks and plugin share GPUs, and the agent only observes"},
+		{"advises on no partition", own + "JobSubmitPlugins=carma\n", func(f *Facts) {
+			advises(f)
+			f.Config.Partition = nil
+		}, "fail carma.toml: /etc/carma/carma.toml has mode = \"advise\", and no partition"},
+		{"the plugin is missing", own + "JobSubmitPlugins=carma\n", func(f *Facts) {
+			advises(f)
+			f.Controller.PluginPath = ""
+		}, "fail plugin: no job_submit_carma.so in PluginDir=(none)"},
 		{"slurmctld is silent", own, func(f *Facts) { f.RunningErr = errors.New("no answer") },
 			"warn slurm: slurmctld does not answer: no answer"},
 		{"no driver", own, func(f *Facts) { f.Node.NVMLErr = errors.New("NVML: no driver") }, "fail gpus: NVML: no driver"},
