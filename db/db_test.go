@@ -175,7 +175,8 @@ func TestAdvised(t *testing.T) {
 		{admincomment.Advice{Mode: "shared", Method: "user", EstMiB: 9216, ReserveMiB: 10240, Key: "00000000000000ab",
 			UnreadLine: 4}, "", "with sharing it would book 10.0 GiB of each GPU"},
 		{admincomment.Advice{Mode: "shared", ReserveMiB: 10240}, "not used", "not used"},
-		{admincomment.Advice{Mode: "exclusive", Note: "no table"}, "", "with sharing it would have its GPUs to itself: no table"},
+		{admincomment.Advice{Mode: "exclusive", Note: "no table"}, "",
+			"with sharing it would have its GPUs to itself: no table"},
 		{admincomment.Advice{Note: "line 1: no"}, "", "with sharing it would be refused: line 1: no"},
 		{admincomment.Advice{Mode: "off", Method: "none"}, "", ""},
 	} {

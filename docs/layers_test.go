@@ -336,6 +336,7 @@ func TestWires(t *testing.T) {
 		{"records", "attempt_gpu", "db/"},
 		// For people; what is read back of it decides nothing.
 		{"tokens in AdminComment", "carma-retry=", "slurmbridge/admincomment/admincomment.go"},
+		{"tokens in AdminComment", "carma-advice=", "slurmbridge/admincomment/admincomment.go"}, // its key teaches
 		{"tokens in AdminComment", `carma={"v"`, "slurmbridge/admincomment/admincomment.go"},
 	}
 	found := map[string]int{}

@@ -276,7 +276,7 @@ write_spank() {
 # scaled SECONDS MINIMUM: a time of the simulated world in real time
 scaled() { awk -v s="$1" -v x="$time_scale" -v m="$2" 'BEGIN { t = s / x; if (t < m) t = m; printf "%dms\n", t * 1000 }'; }
 
-write_carma() {
+write_plugin() {
 	cp "$root/lib/libcarma.so" "$dir/plugin/libcarma.so"
 	if [ -n "${SLURM_PREFIX:-}" ]; then
 		# A plugin is of one release of Slurm.
@@ -285,6 +285,10 @@ write_carma() {
 	else
 		cp "$root/lib/slurm/job_submit_carma.so" "$dir/plugin/slurm/"
 	fi
+}
+
+write_carma() {
+	write_plugin
 	cat >"$dir/etc/carma.toml" <<-TEXT
 	# Written by devcluster. contrib/slurm/carma.toml explains every key.
 	[slurm]
@@ -338,9 +342,10 @@ write_carma() {
 }
 
 # write_observe: carma.toml for agents that observe, and commands of Slurm that note how the agents call them. slurm.conf
-# has no line of CARMA's. Slurm sets no SIMGPU_STATE: jobs name the state of their node themselves.
+# has no line of CARMA's, not even of the plugin, which lies ready for mode = "advise". Slurm sets no SIMGPU_STATE: jobs name the state of their node themselves.
 write_observe() {
 	local f
+	write_plugin
 	mkdir "$dir/slurm"
 	for f in scontrol squeue sinfo scancel sacct sacctmgr sdiag; do
 		printf '#!/bin/sh\necho "%s $*" >>%s\nexec %s/%s "$@"\n' "$f" "$dir/log/asked" "$slurm_bin" "$f" >"$dir/slurm/$f"
@@ -370,6 +375,9 @@ write_observe() {
 
 	[devices]
 	dir = "$dir/dev/%n"
+
+	[history]
+	file = "$dir/var/history"
 
 	[paths]
 	run_dir = "$dir/run/%n"

@@ -74,8 +74,9 @@ func (n Node) printObserved(b *strings.Builder, style texttable.Style) {
 			used++
 		}
 	}
-	fmt.Fprintf(b, "%s\n", style.Paint(texttable.Bold, fmt.Sprintf("%s: %d GPUs, %d with jobs; the agent %ss; SM activity: "+
-		"%s of %s", n.Name, len(n.GPUs), used, n.Mode, n.Statistic, time.Duration(n.WindowS*float64(time.Second)))))
+	fmt.Fprintf(b, "%s\n", style.Paint(texttable.Bold, fmt.Sprintf("%s: %d GPUs, %d with jobs; the agent %ss; "+
+		"SM activity: %s of %s", n.Name, len(n.GPUs), used, n.Mode, n.Statistic,
+		time.Duration(n.WindowS*float64(time.Second)))))
 	var head GPU // of the last heading
 	for i, g := range n.GPUs {
 		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {

@@ -23,11 +23,11 @@ const version = 1
 // AppendJob appends the token that job_submit gives to each job, without fmt
 // (jobenv.Carma.AppendEnv).
 func AppendJob(b []byte, c *jobenv.Carma, note string) []byte {
-	return append(appendJob(append(b, "carma="...), c, note), '}')
+	return append(appendJob(b, `carma={"v":`, c, note), '}')
 }
 
-func appendJob(b []byte, c *jobenv.Carma, note string) []byte {
-	b = strconv.AppendInt(append(b, `{"v":`...), version, 10)
+func appendJob(b []byte, head string, c *jobenv.Carma, note string) []byte {
+	b = strconv.AppendInt(append(b, head...), version, 10)
 	b = append(append(append(b, `,"mode":"`...), c.Mode...), `","method":"`...)
 	b = append(append(b, c.Method...), `","gpus":`...)
 	b = strconv.AppendInt(b, int64(c.GPUs), 10)
@@ -49,7 +49,7 @@ func AppendAdvice(b []byte, c *jobenv.Carma, note string) []byte {
 	if c.GPUs == 0 {
 		return append(append(b, adviceWord...), object(note)...)
 	}
-	b = appendJob(append(b, adviceWord...), c, note)
+	b = appendJob(b, adviceWord+`{"v":`, c, note)
 	if c.Key != 0 {
 		b = append(append(append(b, `,"key":"`...), c.Key.String()...), '"')
 	}

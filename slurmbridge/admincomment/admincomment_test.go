@@ -11,7 +11,8 @@ import (
 
 // What is written for a job is read for its record, whatever stands around it.
 func TestAdviceIn(t *testing.T) {
-	c := jobenv.Carma{Mode: jobenv.ModeShared, Method: "user", GPUs: 2, EstMiB: 9000, ReserveMiB: 10000, Key: 0xab, UnreadLine: 3}
+	c := jobenv.Carma{Mode: jobenv.ModeShared, Method: "user", GPUs: 2, EstMiB: 9000, ReserveMiB: 10000, Key: 0xab,
+		UnreadLine: 3}
 	token := string(AppendAdvice(nil, &c, `a "note"`))
 	advice := Advice{Mode: "shared", Method: "user", EstMiB: 9000, ReserveMiB: 10000, Note: "a 'note'",
 		Key: "00000000000000ab", UnreadLine: 3}

@@ -11,6 +11,7 @@ import (
 	"carma/cmd/carma-estimate/internal/script"
 	"carma/db/texttable"
 	"carma/estimator"
+	"carma/slurmbridge/config"
 )
 
 // barCells is the room that 80 columns leave for the longest bar.
@@ -56,6 +57,9 @@ func (s printer) submission(b *strings.Builder, v *script.Submission) {
 	if v.GPUs == 0 {
 		row("mode", "left as it is: "+v.Why)
 		return
+	}
+	if mode := v.Site.Mode; mode == config.ModeAdvise || mode == config.ModeObserve {
+		row("today", fmt.Sprintf("jobs run as written (mode = %q); with sharing:", mode))
 	}
 	row("mode", string(v.Mode))
 	if v.Why != "" {

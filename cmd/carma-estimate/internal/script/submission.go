@@ -29,6 +29,7 @@ type Site struct {
 	annotate.Site
 	Path      string // of carma.toml; empty: there is none, the partition is an example
 	Placement config.Placement
+	Mode      string // of carma.toml
 	unread    string // why history.file could not be read; empty: it could, or there is none
 }
 
@@ -79,7 +80,7 @@ func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc)
 	default:
 		return Site{}, fmt.Errorf("judge a script: %w", err)
 	}
-	s := Site{Site: annotate.NewSite(c, ""), Path: path, Placement: c.Placement}
+	s := Site{Site: annotate.NewSite(c, ""), Path: path, Placement: c.Placement, Mode: c.Mode}
 	s.Estimate = estimate
 	s.Estimator = cmp.Or(a.Method, s.Estimator)
 	s.readHistory(c.History.File)
