@@ -201,13 +201,13 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlin
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
 	@$(GO) vet -tags integration ./contrib/devcluster
-	@$(GO) vet -tags 'integration situations' ./contrib/devcluster
+	@$(GO) vet -tags 'integration situations forecast' ./contrib/devcluster
 	@$(GO) vet -tags 'integration containers' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
 	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
-	@$(STATICCHECK) -tags integration,situations,containers,mps ./contrib/devcluster ./contrib/simgpu ./gres/mps
+	@$(STATICCHECK) -tags integration,situations,forecast,containers,mps ./contrib/devcluster ./contrib/simgpu ./gres/mps
 	@$(ERRORLINT) ./...
 	@echo "lint: codespell, links, imports"
 	@git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)

@@ -26,6 +26,7 @@ list() {
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-hooks @test-integration
 	test-situations  @test-integration libpam-slurm-adopt openssh-client openssh-server
+	test-forecast    @test-integration
 	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-confine-kill @test-integration
 	test-containers  @cluster busybox-static crun git jq musl-tools parallel podman squashfs-tools uidmap

@@ -82,6 +82,13 @@ test-situations) ## docs/situations.md: those that take longer than 20 s; RUN=
 	live 'integration situations' -parallel 4 -timeout 60m -run "^(${RUN:-TestSituation.*})\$"
 	;;
 
+# Twenty minutes, which want both cores of a small machine for themselves.
+test-forecast) ## carma-sim forecast from an observed day, against the same day with sharing
+	deps
+	build all build/progress
+	live 'integration forecast' -timeout 60m -run '^TestForecast$'
+	;;
+
 # Built from their public sources. ENROOT_GIT, PYXIS_GIT and APPTAINER_GIT name clones, where
 # github.com is out of reach.
 test-containers) ## jobs in containers: pyxis with enroot, Apptainer, crun, podman

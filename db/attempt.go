@@ -350,7 +350,7 @@ func (a *Attempt) advised(v admincomment.Advice) {
 		return
 	}
 	why := ""
-	if v.Note != "" {
+	if v.Note != "" && v.UnreadLine == 0 {
 		why = ": " + v.Note
 	}
 	switch v.Mode {

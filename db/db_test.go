@@ -177,6 +177,8 @@ func TestAdvised(t *testing.T) {
 		{admincomment.Advice{Mode: "shared", ReserveMiB: 10240}, "not used", "not used"},
 		{admincomment.Advice{Mode: "exclusive", Note: "no table"}, "",
 			"with sharing it would have its GPUs to itself: no table"},
+		{admincomment.Advice{Mode: "exclusive", Note: "line 2: # CARMA", UnreadLine: 2}, "",
+			"with sharing it would have its GPUs to itself"}, // the report says the rest
 		{admincomment.Advice{Note: "line 1: no"}, "", "with sharing it would be refused: line 1: no"},
 		{admincomment.Advice{Mode: "off", Method: "none"}, "", ""},
 	} {

@@ -3,7 +3,7 @@
 #
 # CARMA as a new administrator meets it: three machines with Debian 12 (or 13:
 # DEBIAN=trixie) and its Slurm, two of them with GPUs (simulated). Every block of docs/pilot.md that says
-# where the block is run is run there unchanged: to watch first, from the installation to the report,
+# where the block is run is run there unchanged: to watch first, to advise, from the installation to the report,
 # and the way back; Slurm must be as before while agents watch, and in the end. usage: check.sh PACKAGES-DIR
 #
 # Run as root (make test-newadmin). The first time it makes the machines' disk in
@@ -80,7 +80,16 @@ picture "$seen/watched"
 diff -r -U2 "$seen/before" "$seen/watched" || fail "Slurm is not as it was before the agents watched"
 nodes_stayed
 for m in gpu1 gpu2; do run $m "carma-sim forecast -S now-1hour && carma-report gpus && carma-node db check" >>"$seen/steps" 2>&1; done
-say "the way back (gpu2)"
+step "Advise"
+wait_until 60 "idle nodes" nodes_are 3 idle
+say "Slurm with advice: the same submissions"
+advised
+picture "$seen/advised"
+diff -r -U2 -I '^AdminComment=' -I '^JobSubmitPlugins ' -I '^sbatch: carma: ' "$seen/before" "$seen/advised" || fail "advice changes more than AdminComment"
+say "the way back"
+for m in head gpu1 gpu2; do run $m "rm -r /etc/carma && systemctl try-restart carma-node || true"; done
+run head "sed -i /^JobSubmitPlugins=carma/d /etc/slurm/slurm.conf && systemctl restart slurmctld"
+wait_until 60 "idle nodes" nodes_are 3 idle
 run gpu2 "apt-get purge -y carma-node carma-tools" >"$seen/purge" 2>&1
 ! grep '^carma-' "$seen/purge" || fail "the way back is not silent: $seen/purge"
 nothing_left gpu2

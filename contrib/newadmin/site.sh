@@ -54,6 +54,17 @@ watched() {
 	TEXT
 }
 
+# advised: a job with a #CARMA line has its estimate in AdminComment, and in its node's records.
+advised() {
+	local id
+	printf '#!/bin/sh\n#CARMA mem=10G\nexec simjob --mem 9G --smact 20 --duration 40s\n' >"$work/home/alice/advised.sh"
+	id=$(run head "sbatch --parsable -w gpu1 --gres=gpu:1 -o /dev/null /home/alice/advised.sh" alice)
+	run head "scontrol show job $id" | grep -q 'AdminComment=carma-advice=.*"est_mib":10240' || fail "job $id has no estimate"
+	wait_until 120 "the end of the job" none_in_queue
+	wait_until 60 "the estimate in the record of job $id" estimated "$id"
+}
+estimated() { [ "$(run gpu1 "carma-report -n -P -o EstMem,PeakMem -j $1")" = "10240|9216" ]; }
+
 # submissions: as users make them, good and bad.
 submissions() {
 	local n=0 user args

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration && forecast
+
+package devcluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kindOfDay is a script that its user submits again and again; the times are real.
+type kindOfDay struct {
+	user, name string
+	gpus       int
+	mib        int
+	smact      int
+	seconds    float64
+}
+
+// submissionOfDay is a job of a trace.
+type submissionOfDay struct {
+	kind *kindOfDay
+	at   time.Duration
+}
+
+const (
+	dayScale = 10 // simulated seconds in a real second
+	dayJobs  = 56
+	dayGap   = 5 * time.Second // mean, between two submissions
+)
+
+// trace is the same in each run: jobs of three users, a few minutes of them, more than eight GPUs take at once.
+func trace() (kinds []*kindOfDay, list []submissionOfDay) {
+	rng := rand.New(rand.NewPCG(41, 5))
+	for i := range 12 {
+		k := &kindOfDay{user: []string{alice, bob, carol}[i%3], name: fmt.Sprintf("kind%d.sh", i), gpus: 1,
+			mib: 3000 + rng.IntN(13000), smact: 12 + rng.IntN(40), seconds: 35 + 75*rng.Float64()}
+		if i >= 10 {
+			k.gpus = 2
+		}
+		kinds = append(kinds, k)
+	}
+	at := time.Duration(0)
+	for range dayJobs {
+		list = append(list, submissionOfDay{kinds[rng.IntN(len(kinds))], at})
+		at += time.Duration(rng.ExpFloat64() * float64(dayGap))
+	}
+	return kinds, list
+}
+
+// dayRun is what a day's records say.
+type dayRun struct {
+	MakespanS, GPUHours float64
+	runS                []float64 // by submission
+}
+
+// play submits the trace, waits for the jobs' ends, and reads the records.
+func (c *cluster) play(kinds []*kindOfDay, list []submissionOfDay, learn bool) dayRun {
+	c.t.Helper()
+	for _, k := range kinds {
+		text := fmt.Sprintf("#!/bin/bash\n#SBATCH --gres=gpu:%d\n#SBATCH -o /dev/null\n#CARMA on\n%ssimjob --gpus %d "+
+			"--mem %dM --smact %d --startup 0s --ramp 0s --duration %.1fs\n", k.gpus, c.here(), k.gpus, k.mib, k.smact,
+			k.seconds*dayScale)
+		if err := os.WriteFile(filepath.Join(c.dir, "jobs", k.name), []byte(text), 0o755); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	var ids []string
+	for _, s := range list {
+		for time.Since(begin) < s.at {
+			time.Sleep(min(2*time.Second, s.at-time.Since(begin)))
+			if learn { // as carma-history.timer does
+				c.sh("", "carma-report history --write")
+			}
+		}
+		ids = append(ids, c.sh(s.kind.user, "sbatch --parsable "+s.kind.name))
+	}
+	for start := time.Now(); c.sh("", "squeue -h | wc -l") != "0"; time.Sleep(time.Second) {
+		if time.Since(start) > 20*time.Minute {
+			c.t.Fatalf("jobs are left:\n%s", c.sh("", "squeue"))
+		}
+	}
+	for _, id := range ids {
+		c.ends(id, "COMPLETED")
+	}
+	c.complete(ids...)
+	records := c.accounts("")
+	var r dayRun
+	first, last := math.Inf(1), 0.0
+	for _, id := range ids {
+		var n uint32
+		fmt.Sscan(id, &n)
+		a := records[n]
+		first, last = min(first, a.Submit), max(last, a.End)
+		r.GPUHours += a.HeldS / 3600
+		r.runS = append(r.runS, a.End-a.Start)
+	}
+	r.MakespanS = last - first
+	return r
+}
+
+// here runs a program with the GPUs of the node where no hook says which.
+func (c *cluster) here() string {
+	if _, err := os.Stat(filepath.Join(c.dir, "bin", "here")); err == nil {
+		return "here "
+	}
+	return ""
+}
+
+// A forecast from the records of an observed day without sharing says what the same day brings with sharing: makespan
+// and GPU hours within 5 %, the 95th percentile of slowdown within 10 %.
+func TestForecast(t *testing.T) {
+	kinds, list := trace()
+	nodes := []string{"--nodes", "2", "--time-scale", fmt.Sprint(dayScale)}
+	watched := &observed{cluster: up(t, append(nodes, "--observe")...)}
+	watched.installHere()
+	before := watched.play(kinds, list, false)
+	db := filepath.Join(t.TempDir(), "day.db")
+	watched.sh("", "carma-node --node n1 db backup "+db)
+	watched.down()
+
+	c := up(t, nodes...)
+	after := c.play(kinds, list, true)
+	var f struct {
+		Recorded struct {
+			MakespanS float64 `json:"makespan_s"`
+			GPUHours  float64 `json:"gpu_hours"`
+		}
+		Rows []struct {
+			Policy                           string
+			Sharing                          int
+			MakespanS, GPUHours, P95Slowdown struct{ Mean, Least, Most float64 }
+		}
+	}
+	text := c.sh("", "carma-sim forecast -S now-3hours --json --repeats 16 --db "+db)
+	text = strings.NewReplacer("makespan_s", "MakespanS", "gpu_hours", "GPUHours", "p95_slowdown", "P95Slowdown").Replace(text)
+	if err := json.Unmarshal([]byte(text), &f); err != nil || len(f.Rows) < 2 {
+		t.Fatal(err, text)
+	}
+	t.Log(c.sh("", "carma-sim forecast -S now-3hours --repeats 16 --db "+db))
+	var slow []float64
+	for i := range list {
+		slow = append(slow, after.runS[i]/before.runS[i])
+		t.Logf("%-10s submitted at %5.1f s: %5.1f s alone, %5.1f s on the shared day, %.2f times", list[i].kind.name,
+			list[i].at.Seconds(), before.runS[i], after.runS[i], slow[i])
+	}
+	slices.Sort(slow)
+	p95 := slow[int(math.Ceil(0.95*float64(len(slow))))-1]
+	t.Logf("without sharing: makespan %.0f s, %.3f GPU hours", before.MakespanS, before.GPUHours)
+	if f.Rows[0].MakespanS.Mean > 0 {
+		t.Logf("the model of that: makespan %.0f s, %.3f GPU hours", f.Rows[0].MakespanS.Mean, f.Rows[0].GPUHours.Mean)
+	}
+	for _, x := range []struct {
+		name                   string
+		live                   float64
+		mean, least, most, off float64
+	}{
+		{"makespan", after.MakespanS, f.Rows[1].MakespanS.Mean, f.Rows[1].MakespanS.Least, f.Rows[1].MakespanS.Most, 5},
+		{"GPU hours", after.GPUHours, f.Rows[1].GPUHours.Mean, f.Rows[1].GPUHours.Least, f.Rows[1].GPUHours.Most, 5},
+		{"p95 slowdown", p95, f.Rows[1].P95Slowdown.Mean, f.Rows[1].P95Slowdown.Least, f.Rows[1].P95Slowdown.Most, 10},
+	} {
+		off := 100 * (x.mean/x.live - 1)
+		t.Logf("%s on the shared day %.4g, forecast %.4g (%.4g to %.4g): %+.1f %%", x.name, x.live, x.mean, x.least, x.most, off)
+		if math.Abs(off) > x.off {
+			t.Errorf("%s: the forecast is off by %+.1f %%", x.name, off)
+		}
+	}
+}
