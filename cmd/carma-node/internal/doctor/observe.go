@@ -40,12 +40,12 @@ func observing(f Facts) []Finding {
 			case line != "" && f.NoConfig:
 				say(Fail, fmt.Sprintf("it has %s, and there is no %s: the agent does not start", line, f.ConfigPath),
 					"restore the file, or take CARMA's lines out of slurm.conf")
-			case advises && line == "":
+			case line == "" && advises:
 				say(Fail, "JobSubmitPlugins does not name carma: no job gets an estimate",
 					"add JobSubmitPlugins=carma to slurm.conf, and restart slurmctld")
-			case advises && strings.HasPrefix(line, "JobSubmitPlugins="):
+			case strings.HasPrefix(line, "JobSubmitPlugins="): // by the mode libcarma changes nothing
 			case line != "":
-				say(Fail, "it has "+line+": hooks and plugin share GPUs, and the agent only observes",
+				say(Fail, "it has "+line+": hooks lease GPUs, and the agent only observes",
 					"take CARMA's lines out of slurm.conf, or set mode = \"share\" in "+f.ConfigPath)
 			}
 		})

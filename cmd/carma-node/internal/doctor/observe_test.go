@@ -39,13 +39,14 @@ func TestDiagnoseObserving(t *testing.T) {
 		{"carma.toml was lost", own + "JobSubmitPlugins=lua,carma\n", func(*Facts) {},
 			"fail slurm.conf: it has JobSubmitPlugins=lua,carma, and there is no /etc/carma/carma.toml: " +
 				"the agent does not start"},
+		{"advised before", own + "JobSubmitPlugins=lua,carma\n", func(f *Facts) { f.NoConfig = false }, ""},
 		{"hooks act", own + "Epilog=/usr/sbin/carma-epilog\n", func(f *Facts) { f.NoConfig = false },
-			"fail slurm.conf: it has Epilog=/usr/sbin/carma-epilog: hooks and plugin share GPUs, and the agent only observes"},
+			"fail slurm.conf: it has Epilog=/usr/sbin/carma-epilog: hooks lease GPUs, and the agent only observes"},
 		{"advises", own + "JobSubmitPlugins=lua,carma\n", advises, ""},
 		{"advises without the plugin", own, advises,
 			"fail slurm.conf: JobSubmitPlugins does not name carma: no job gets an estimate"},
 		{"advises with hooks", own + "JobSubmitPlugins=carma\nProlog=/usr/sbin/carma-prolog\n", advises,
-			"fail slurm.conf: it has Prolog=/usr/sbin/carma-prolog: hooks and plugin share GPUs, and the agent only observes"},
+			"fail slurm.conf: it has Prolog=/usr/sbin/carma-prolog: hooks lease GPUs, and the agent only observes"},
 		{"advises on no partition", own + "JobSubmitPlugins=carma\n", func(f *Facts) {
 			advises(f)
 			f.Config.Partition = nil
