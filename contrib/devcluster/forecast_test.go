@@ -34,8 +34,8 @@ type submissionOfDay struct {
 
 const (
 	dayScale = 10 // simulated seconds in a real second
-	dayJobs  = 56
-	dayGap   = 5 * time.Second // mean, between two submissions
+	dayJobs  = 48
+	dayGap   = 4 * time.Second // mean, between two submissions
 )
 
 // trace is the same in each run: jobs of three users, a few minutes of them, more than eight GPUs take at once.
@@ -43,8 +43,8 @@ func trace() (kinds []*kindOfDay, list []submissionOfDay) {
 	rng := rand.New(rand.NewPCG(41, 5))
 	for i := range 12 {
 		k := &kindOfDay{user: []string{alice, bob, carol}[i%3], name: fmt.Sprintf("kind%d.sh", i), gpus: 1,
-			mib: 3000 + rng.IntN(13000), smact: 12 + rng.IntN(40), seconds: 35 + 75*rng.Float64()}
-		if i >= 10 {
+			mib: 3000 + rng.IntN(13000), smact: 12 + rng.IntN(40), seconds: 30 + 50*rng.Float64()}
+		if i == 10 {
 			k.gpus = 2
 		}
 		kinds = append(kinds, k)
@@ -67,7 +67,7 @@ type dayRun struct {
 func (c *cluster) play(kinds []*kindOfDay, list []submissionOfDay, learn bool) dayRun {
 	c.t.Helper()
 	for _, k := range kinds {
-		text := fmt.Sprintf("#!/bin/bash\n#SBATCH --gres=gpu:%d\n#SBATCH -o /dev/null\n#CARMA on\n%ssimjob --gpus %d "+
+		text := fmt.Sprintf("#!/bin/bash\n#SBATCH --gres=gpu:%d\n#SBATCH -t 10 -o /dev/null\n#CARMA on\n%ssimjob --gpus %d "+
 			"--mem %dM --smact %d --startup 0s --ramp 0s --duration %.1fs\n", k.gpus, c.here(), k.gpus, k.mib, k.smact,
 			k.seconds*dayScale)
 		if err := os.WriteFile(filepath.Join(c.dir, "jobs", k.name), []byte(text), 0o755); err != nil {
@@ -90,17 +90,22 @@ func (c *cluster) play(kinds []*kindOfDay, list []submissionOfDay, learn bool) d
 			c.t.Fatalf("jobs are left:\n%s", c.sh("", "squeue"))
 		}
 	}
-	for _, id := range ids {
-		c.ends(id, "COMPLETED")
-	}
-	c.complete(ids...)
-	records := c.accounts("")
+	var records []account // slurmctld forgets jobs
+	c.eventually(func() string {
+		all := c.accounts("")
+		records = nil
+		for _, id := range ids {
+			var n uint32
+			fmt.Sscan(id, &n)
+			if a := all[n]; a.State == "COMPLETED" {
+				records = append(records, a)
+			}
+		}
+		return fmt.Sprint(len(records))
+	}, fmt.Sprintf("^%d$", len(ids)))
 	var r dayRun
 	first, last := math.Inf(1), 0.0
-	for _, id := range ids {
-		var n uint32
-		fmt.Sscan(id, &n)
-		a := records[n]
+	for _, a := range records {
 		first, last = min(first, a.Submit), max(last, a.End)
 		r.GPUHours += a.HeldS / 3600
 		r.runS = append(r.runS, a.End-a.Start)
