@@ -60,7 +60,18 @@ func trace() (kinds []*kindOfDay, list []submissionOfDay) {
 // dayRun is what a day's records say.
 type dayRun struct {
 	MakespanS, GPUHours float64
-	runS                []float64 // by submission
+	jobs                []account // by submission
+	begin               float64   // first submission
+}
+
+// of is how a job ran.
+func (r *dayRun) of(i int) string {
+	a := &r.jobs[i]
+	gpus := ""
+	for _, uuid := range a.GPUs {
+		gpus += " " + uuid[4:8]
+	}
+	return fmt.Sprintf("from %5.1f s for %5.1f s on%s", a.Start-r.begin, a.RunS, gpus)
 }
 
 // play submits the trace, waits for the jobs' ends, and reads the records.
@@ -108,9 +119,8 @@ func (c *cluster) play(kinds []*kindOfDay, list []submissionOfDay, learn bool) d
 	for _, a := range records {
 		first, last = min(first, a.Submit), max(last, a.End)
 		r.GPUHours += a.HeldS / 3600
-		r.runS = append(r.runS, a.End-a.Start)
 	}
-	r.MakespanS = last - first
+	r.MakespanS, r.jobs, r.begin = last-first, records, first
 	return r
 }
 
@@ -144,7 +154,7 @@ func TestForecast(t *testing.T) {
 		Rows []struct {
 			Policy                           string
 			Sharing                          int
-			MakespanS, GPUHours, P95Slowdown struct{ Mean, Least, Most float64 }
+			MakespanS, GPUHours, P95Slowdown struct{ Mean, Min, Max float64 }
 		}
 	}
 	text := c.sh("", "carma-sim forecast -S now-3hours --json --repeats 16 --db "+db)
@@ -155,9 +165,9 @@ func TestForecast(t *testing.T) {
 	t.Log(c.sh("", "carma-sim forecast -S now-3hours --repeats 16 --db "+db))
 	var slow []float64
 	for i := range list {
-		slow = append(slow, after.runS[i]/before.runS[i])
-		t.Logf("%-10s submitted at %5.1f s: %5.1f s alone, %5.1f s on the shared day, %.2f times", list[i].kind.name,
-			list[i].at.Seconds(), before.runS[i], after.runS[i], slow[i])
+		slow = append(slow, after.jobs[i].RunS/before.jobs[i].RunS)
+		t.Logf("%-10s submitted at %5.1f s: %s; shared, %d MiB booked, %s, %.2f times", list[i].kind.name,
+			list[i].at.Seconds(), before.of(i), after.jobs[i].ReserveMiB, after.of(i), slow[i])
 	}
 	slices.Sort(slow)
 	p95 := slow[int(math.Ceil(0.95*float64(len(slow))))-1]
@@ -170,9 +180,9 @@ func TestForecast(t *testing.T) {
 		live                   float64
 		mean, least, most, off float64
 	}{
-		{"makespan", after.MakespanS, f.Rows[1].MakespanS.Mean, f.Rows[1].MakespanS.Least, f.Rows[1].MakespanS.Most, 5},
-		{"GPU hours", after.GPUHours, f.Rows[1].GPUHours.Mean, f.Rows[1].GPUHours.Least, f.Rows[1].GPUHours.Most, 5},
-		{"p95 slowdown", p95, f.Rows[1].P95Slowdown.Mean, f.Rows[1].P95Slowdown.Least, f.Rows[1].P95Slowdown.Most, 10},
+		{"makespan", after.MakespanS, f.Rows[1].MakespanS.Mean, f.Rows[1].MakespanS.Min, f.Rows[1].MakespanS.Max, 5},
+		{"GPU hours", after.GPUHours, f.Rows[1].GPUHours.Mean, f.Rows[1].GPUHours.Min, f.Rows[1].GPUHours.Max, 5},
+		{"p95 slowdown", p95, f.Rows[1].P95Slowdown.Mean, f.Rows[1].P95Slowdown.Min, f.Rows[1].P95Slowdown.Max, 10},
 	} {
 		off := 100 * (x.mean/x.live - 1)
 		t.Logf("%s on the shared day %.4g, forecast %.4g (%.4g to %.4g): %+.1f %%", x.name, x.live, x.mean, x.least, x.most, off)
