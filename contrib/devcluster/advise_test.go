@@ -24,10 +24,16 @@ func TestAdvise(t *testing.T) {
 	c.advise()
 	with := c.pictures()
 	for i, want := range without {
+		advised, should := false, want.told != "" || want.advised
+		for range 5 { // on a busy machine an answer may come too late
+			if advised = strings.Contains(with[i].shown, "AdminComment=carma-advice={"); advised == should {
+				break
+			}
+			with[i] = c.pictureOf(want.asked)
+		}
 		got := with[i]
 		got.shown = adminComment.ReplaceAllString(got.shown, "")
-		advised := strings.Contains(with[i].shown, "AdminComment=carma-advice={")
-		if got.shown != want.shown || got.changed != want.changed || advised != (want.told != "" || want.advised) {
+		if got.shown != want.shown || got.changed != want.changed || advised != should {
 			t.Errorf("%s, %q: without CARMA\n%s%s\nwith advice (%v)\n%s%s", want.options, want.script, want.shown, want.changed,
 				advised, with[i].shown, got.changed)
 		}
