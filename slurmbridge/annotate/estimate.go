@@ -78,7 +78,7 @@ func SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Sp
 		Summary: d.Summary, Batch: d.Batch, Seq: d.Seq, Input: d.Input, GPUs: gpus,
 		Foreach: tri(d.Foreach), Dropout: tri(d.Dropout),
 		GradCheckpoint: d.GradCkpt, DynamicShapes: d.Dynamic, Params: d.Params,
-		Base: estimator.DefaultBase(),
+		Base: baseOf(part),
 	}
 	// The directive takes the estimator's words only (TestWords), so there
 	// is no error to see here.
@@ -94,13 +94,19 @@ func SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Sp
 	if d.Attention != "" {
 		spec.Attention, _ = estimator.ParseAttention(d.Attention)
 	}
+	return spec
+}
+
+// baseOf is the partition's base; what the partition does not say is the default.
+func baseOf(part config.Partition) estimator.Base {
+	base := estimator.DefaultBase()
 	if part.BaseCuBLASMiB > 0 {
-		spec.Base.CuBLASMiB = part.BaseCuBLASMiB
+		base.CuBLASMiB = part.BaseCuBLASMiB
 	}
 	if part.BaseCuDNNMiB > 0 {
-		spec.Base.CuDNNMiB = part.BaseCuDNNMiB
+		base.CuDNNMiB = part.BaseCuDNNMiB
 	}
-	return spec
+	return base
 }
 
 func tri(b *bool) estimator.Tri {

@@ -58,7 +58,8 @@ func smaller(a, b config.Partition) config.Partition {
 	if a.TimeSlot == 0 || b.TimeSlot > 0 && b.TimeSlot < a.TimeSlot {
 		a.TimeSlot = b.TimeSlot
 	}
-	a.BaseCuBLASMiB = max(a.BaseCuBLASMiB, b.BaseCuBLASMiB)
-	a.BaseCuDNNMiB = max(a.BaseCuDNNMiB, b.BaseCuDNNMiB)
+	base, other := baseOf(a), baseOf(b)
+	a.BaseCuBLASMiB = max(base.CuBLASMiB, other.CuBLASMiB)
+	a.BaseCuDNNMiB = max(base.CuDNNMiB, other.CuDNNMiB)
 	return a
 }
