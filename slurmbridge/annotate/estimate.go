@@ -62,12 +62,13 @@ func (a *Annotation) estimateSummary(d directive.Directive, part config.Partitio
 }
 
 // SpecOf is what the estimator is asked for a directive here, where earlier runs
-// tell how far its base is off.
+// tell how far its base is off. They lower no base that the partition gives: they may have
+// been estimated by the default.
 func (s Site) SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
 	spec := SpecOf(d, gpus, part)
 	shift := s.History.ShiftMiB(part.GPUMemMiB)
-	spec.Base.CuBLASMiB = max(spec.Base.CuBLASMiB+shift, 0)
-	spec.Base.CuDNNMiB = max(spec.Base.CuDNNMiB+shift, 0)
+	spec.Base.CuBLASMiB = max(spec.Base.CuBLASMiB+shift, part.BaseCuBLASMiB)
+	spec.Base.CuDNNMiB = max(spec.Base.CuDNNMiB+shift, part.BaseCuDNNMiB)
 	return spec
 }
 

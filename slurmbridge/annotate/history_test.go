@@ -9,6 +9,7 @@ import (
 	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -72,5 +73,30 @@ func TestHistory(t *testing.T) {
 	if base := estimator.DefaultBase(); spec.Base.CuDNNMiB != base.CuDNNMiB+100 ||
 		spec.Base.CuBLASMiB != base.CuBLASMiB+100 {
 		t.Errorf("base %+v", spec.Base)
+	}
+}
+
+// What was learned about the default base does not lower a base that carma.toml gives: the runs
+// that taught it were estimated by the default.
+func TestShiftOfGivenBase(t *testing.T) {
+	const full = 143155
+	normal := estimator.DefaultBase()
+	for _, c := range []struct {
+		shift, given int64
+		want         estimator.Base
+	}{
+		{-1000, 0, estimator.Base{CuBLASMiB: normal.CuBLASMiB - 1000, CuDNNMiB: normal.CuDNNMiB - 1000}},
+		{-1000, 800, estimator.Base{CuBLASMiB: normal.CuBLASMiB - 1000, CuDNNMiB: 800}},
+		{90, 800, estimator.Base{CuBLASMiB: normal.CuBLASMiB + 90, CuDNNMiB: 890}},
+	} {
+		own := history.Shift{FullMiB: full, Own: true, UID: 7, MiB: c.shift, Jobs: 9}
+		h, err := history.Parse(history.Make(nil, nil, []history.Shift{own}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, part := Site{History: h.For(7)}, config.Partition{GPUMemMiB: full, BaseCuDNNMiB: c.given}
+		if got := s.SpecOf(directive.Directive{}, 1, part).Base; got != c.want {
+			t.Errorf("shift %d, base %d: got %+v, want %+v", c.shift, c.given, got, c.want)
+		}
 	}
 }

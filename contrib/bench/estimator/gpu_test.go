@@ -3,9 +3,11 @@
 package main
 
 import (
+	"math"
 	"testing"
 
 	gpudata "carma/contrib/gpucheck/data"
+	"carma/estimator"
 )
 
 // A summary as contrib/gpucheck/trainings.py prints it, of its mlp.
@@ -28,8 +30,33 @@ func TestGPURuns(t *testing.T) {
 	if err != nil || rows[0].est.MiB < 1443+400 {
 		t.Errorf("%v, %+v", err, rows)
 	}
+	row.Machine.Model = "NVIDIA H200" // CUDA loads kernels when they are called
+	if runs, err = gpuRuns([]gpudata.Training{row}); err != nil || runs[0].spec.Base != estimator.HopperBase() {
+		t.Errorf("%v, %+v", err, runs)
+	}
 	row.Mode = "odd"
 	if _, err := gpuRuns([]gpudata.Training{row}); err == nil {
 		t.Error("a mode that is none")
+	}
+}
+
+// The measured trainings are estimated as their GPUs' bookings are: within a tenth.
+func TestMeasuredOnGPUs(t *testing.T) {
+	all, err := gpudata.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := gpuRuns(all.Trainings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := estimateAll(runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if off := float64(r.est.MiB)/r.actualMiB - 1; r.est.Confidence == estimator.Sure && math.Abs(off) > 0.1 {
+			t.Errorf("%s: measured %.0f MiB, estimated %d", r.model, r.actualMiB, r.est.MiB)
+		}
 	}
 }

@@ -22,6 +22,7 @@ type Site struct {
 	GPUs      int    // of one node
 	GPUMemMiB int64  // of one GPU
 	Type      string // of the GPUs, as in gpu:a100:1; empty: none
+	Hopper    bool   // the GPUs are of Hopper's generation or a later one
 	MaxJobs   int    // that may share a GPU
 	Slurm     sctl.Version
 	SlurmConf slurmconf.File // the present file; empty: none yet
@@ -252,13 +253,19 @@ func span(first, last int) string {
 	return fmt.Sprintf("[%d-%d]", first, last)
 }
 
+// estimator.HopperBase, which a program of root's does not link.
+const hopperCuBLASMiB, hopperCuDNNMiB = 750, 800
+
 func (s Site) carmaTOML(b *strings.Builder) {
 	fmt.Fprintf(b, "# ---- /etc/carma/carma.toml, on every machine.\n[partition.%s]\n", s.Partition)
 	if s.isDefault() {
 		b.WriteString("default = true\n")
 	}
-	fmt.Fprintf(b, "gpus_per_node = %d\ngpu_mem_mib = %d\nshare = true\nrecovery = \"%s-recovery\"\n\n", s.GPUs,
-		s.GPUMemMiB, s.Partition)
+	fmt.Fprintf(b, "gpus_per_node = %d\ngpu_mem_mib = %d\n", s.GPUs, s.GPUMemMiB)
+	if s.Hopper {
+		fmt.Fprintf(b, "base_cublas_mib = %d\nbase_cudnn_mib = %d\n", hopperCuBLASMiB, hopperCuDNNMiB)
+	}
+	fmt.Fprintf(b, "share = true\nrecovery = \"%s-recovery\"\n\n", s.Partition)
 	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\n",
 		s.Partition, s.GPUs, s.GPUMemMiB)
 	fmt.Fprintf(b, "max_jobs = %d\n\n", s.MaxJobs)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"carma/estimator"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
@@ -45,9 +46,12 @@ PartitionName=gpu Nodes=gpu[1-4] Default=YES MaxTime=2-00:00:00 AllowGroups=ml D
 		t.Fatal(err)
 	}
 	old, recent := sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Version{Major: 24, Minor: 11, Micro: 5}
+	if b := estimator.HopperBase(); b.CuBLASMiB != hopperCuBLASMiB || b.CuDNNMiB != hopperCuDNNMiB {
+		t.Errorf("the estimator has %+v", b)
+	}
 	for file, s := range map[string]Site{
 		"testdata/setup-bare.txt": {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1,
-			GPUMemMiB: 81559, Type: "h100", MaxJobs: 2, Slurm: old},
+			GPUMemMiB: 81559, Type: "h100", Hopper: true, MaxJobs: 2, Slurm: old},
 		"testdata/setup-lines.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536,
 			MaxJobs: 2, SlurmConf: lines, Slurm: recent},
 		"testdata/setup-own.txt": {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536,

@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"carma/cmd/carma-node/internal/doctor"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -30,6 +32,8 @@ func OfSite(ctx context.Context, path string, c config.Config, s doctor.Site) (_
 		return s, nil, err
 	}
 	s.GPUs, s.GPUMemMiB, s.Type = len(gpus), gpus[0].TotalMiB, typeOf(gpus)
+	// NVML has GPM from Hopper on.
+	s.Hopper = !slices.ContainsFunc(gpus, func(g gres.Sample) bool { return g.Source != figure.SourceGPM })
 	slurm := sctl.For(c.Slurm, os.Getenv("SLURM_CONF"))
 	if s.Slurm, err = slurm.Version(ctx); err != nil {
 		return s, nil, err
