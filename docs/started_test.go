@@ -27,7 +27,7 @@ var starts = map[string]string{
 	"gres/dcgm Monitor.command":                       "smact.dcgmi; constants and numbers",
 	"gres/mps Control.do":                             "mps.control; a command of ours on its stdin",
 	"gres/mps Control.launch":                         "mps.control; a constant",
-	"cmd/carma-estimate program.traced":               "carma-trace of the caller's PATH; the caller's own words",
+	"cmd/carma-estimate tracing.of":                   "carma-trace of the caller's PATH; the caller's own words",
 	"cmd/carma-sim/internal/live output":              "carma-sim's, as the one who calls it",
 	"prolog/userfile command": "itself, and a number; a user's path goes over stdin to a process that has that " +
 		"user's rights",

@@ -22,13 +22,18 @@ func Clean(s string) string {
 	if plain(s) {
 		return s
 	}
-	clean := make([]rune, 0, min(len(s), Most+1))
+	return Cut(s, Most)
+}
+
+// Cut is Clean for texts of at most so many characters.
+func Cut(s string, most int) string {
+	clean := make([]rune, 0, min(len(s), most+1))
 	for _, r := range s {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			r = '?'
 		}
-		if clean = append(clean, r); len(clean) > Most {
-			clean = append(clean[:Most-1], '+')
+		if clean = append(clean, r); len(clean) > most {
+			clean = append(clean[:most-1], '+')
 			break
 		}
 	}
