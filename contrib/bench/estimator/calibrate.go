@@ -20,12 +20,20 @@ import (
 const (
 	// rightPct of a family's runs must be within 10 % for the family to count.
 	rightPct = 80
+	// mostBelowOfSure is how many times the estimate no run of such a family needs more.
+	mostBelowOfSure = 1.3
 	// fewFamilies must have shown a naming pattern before it counts as measured.
 	fewFamilies = 2
 )
 
 // tallied counts measured runs.
-type tallied struct{ runs, within int } // within 10 % of the truth
+type tallied struct {
+	runs, within int // within 10 % of the truth
+	below        int // whose truth is more than mostBelowOfSure times the estimate
+}
+
+// right tells whether the estimates of a family's runs are good enough to count.
+func (c tallied) right() bool { return 100*c.within >= rightPct*c.runs && c.below == 0 }
 
 // tally counts by name of a class or naming pattern, and by family, the measured runs.
 type tally map[string]map[string]tallied
@@ -53,6 +61,9 @@ func evidence(rows []outcome) (tally, error) {
 			if math.Abs(o.err(float64(o.est.MiB))) <= 0.10 {
 				v.within++
 			}
+			if o.actualMiB > mostBelowOfSure*float64(o.est.MiB) {
+				v.below++
+			}
 			t[n][o.family] = v
 		}
 	}
@@ -73,7 +84,7 @@ func namesOf(m *summary.Model) []string {
 // pattern, all but the given family.
 func (t tally) families(name, but string) (n int) {
 	for f, c := range t[name] {
-		if f != but && 100*c.within >= rightPct*c.runs {
+		if f != but && c.right() {
 			n++
 		}
 	}
@@ -180,8 +191,8 @@ func runsOf(rows []outcome) []run {
 }
 
 // calibration prints the promised and the found accuracy for the need of a step, and the worst
-// runs.
-func calibration(w io.Writer, all []outcome) {
+// runs; shipped are the runs by evidence and margins of all families, their own too.
+func calibration(w io.Writer, all, shipped []outcome) {
 	rows, _ := need(all)
 	fmt.Fprintf(w, "calibration of need, path summary, every family left out in turn: evidence, margins\n")
 	fmt.Fprintf(w, "%-8s %6s %7s %8s %14s %16s %15s\n",
@@ -191,6 +202,8 @@ func calibration(w io.Writer, all []outcome) {
 	}
 	printSaid(w, "all", rows, len(rows), promise{"82", "-", "3.00"})
 	printSaid(w, "measured", all, len(all), promise{"-", "-", "-"})
+	shipped, _ = need(shipped)
+	printSaid(w, "shipped", only(shipped, estimator.Sure), len(shipped), promises[estimator.Sure])
 	printMisses(w, rows)
 	printSpikes(w, all)
 }

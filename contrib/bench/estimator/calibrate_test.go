@@ -22,6 +22,8 @@ func TestEvidence(t *testing.T) {
 	tally, err := evidence([]outcome{
 		madeUp("a", "OneBlock", 1000), madeUp("a", "OneBlock", 1050),
 		madeUp("b", "TwoBlock", 950), madeUp("c", "WrongBlock", 3000),
+		madeUp("d", "LowBlock", 1000), madeUp("d", "LowBlock", 1000), madeUp("d", "LowBlock", 1000),
+		madeUp("d", "LowBlock", 1000), madeUp("d", "LowBlock", 1000), madeUp("d", "LowBlock", 1400),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +37,7 @@ func TestEvidence(t *testing.T) {
 		{"*Block", "", 2},
 		{"*Block", "b", 1},
 		{"WrongBlock", "", 0},
+		{"LowBlock", "", 0},
 		{"linear", "", 2},
 	} {
 		if got := tally.families(c.name, c.without); got != c.want {

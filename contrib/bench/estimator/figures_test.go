@@ -39,7 +39,8 @@ func TestFigures(t *testing.T) {
 		return rows
 	}
 	realRows, mlpRows := all(realSet), all(mlpSet)
-	timm, list, err := judgeLeftOut(all(timmSet), slices.Concat(realRows, mlpRows))
+	shipped := all(timmSet)
+	timm, list, err := judgeLeftOut(shipped, slices.Concat(realRows, mlpRows))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,9 +49,11 @@ func TestFigures(t *testing.T) {
 			"estimator/measured.go", err)
 	}
 	timm, _ = need(timm)
-	sure := only(timm, estimator.Sure)
+	shipped, _ = need(shipped)
+	sure, told := only(timm, estimator.Sure), only(shipped, estimator.Sure)
 	ours := methods[0].of
 	r, m, a, s := figures(realRows, ours), figures(mlpRows, ours), figures(timm, ours), figures(sure, ours)
+	v := figures(told, ours)
 	for _, c := range []struct {
 		what        string
 		value, goal float64
@@ -69,6 +72,10 @@ func TestFigures(t *testing.T) {
 		{"sure: within 10 %", s.within10, 0.93, true},
 		{"sure: above the reserve", s.aboveReserve, 0.01, false},
 		{"sure: truth above the estimate, times", mostBelow(sure), 1.3, false},
+		{"sure as shipped: share", float64(len(told)) / float64(len(timm)), 0.55, true},
+		{"sure as shipped: within 10 %", v.within10, 0.93, true},
+		{"sure as shipped: above the reserve", v.aboveReserve, 0.01, false},
+		{"sure as shipped: truth above the estimate, times", mostBelow(told), 1.3, false},
 	} {
 		if c.atLeast && c.value < c.goal || !c.atLeast && c.value > c.goal {
 			t.Errorf("%s: %.4f, goal %.4f", c.what, c.value, c.goal)

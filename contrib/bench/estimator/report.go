@@ -172,7 +172,7 @@ func report(w io.Writer, dir, traces, measured string) error {
 	if err != nil {
 		return err
 	}
-	calibration(w, rows)
+	calibration(w, rows, timm)
 	if measured != "" {
 		if err := os.WriteFile(measured, list, 0o644); err != nil {
 			return err
