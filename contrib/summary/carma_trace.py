@@ -52,6 +52,7 @@ MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
 MOST_BYTES = 256 << 10  # estimator/trace, MaxBytes
 REPEATS_FROM = 64  # events from which equal passes are looked for
 MARKS = 24  # events by which the end of a pass is recognised
+BLIND = 32  # backward passes without an optimizer and without a step by hand
 FAKE_FROM = 1 << 14  # elements of a host tensor from which its data are left out
 GIB = 1 << 30
 MOST_ANSWER = 512 << 20  # bytes of what the script's process has recorded
@@ -115,6 +116,8 @@ class Recorder(TorchDispatchMode):
         self.hide = 0  # more than 0: nothing is
         self.steps = 0
         self.backwards = 0
+        self.by_hand = False  # since the last backward pass the script itself has changed parameters
+        self.parameters = []  # weak references to those of modules on the GPU
         self.settings = {}
         self.false = WeakTensorKeyDictionary()  # tensors that say whether something is wrong
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -215,6 +218,8 @@ class Recorder(TorchDispatchMode):
             self.boundary()
             return self.value(args[0])
         if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
+            if self.backwards and not self.by_hand and not OPTIMIZERS:
+                self.changes(args[0])
             return args[0]  # nothing is made: an optimizer does little else, parameter by parameter
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         gpu = self.hide == 0 and (self.force > 0 or any(self.on_gpu(t) for t in tensors))
@@ -329,10 +334,30 @@ class Recorder(TorchDispatchMode):
                 m._flat_weights = [getattr(m, n, None) for n in m._flat_weights_names]
                 self.note("recurrent layers: cuDNN's kernels keep other tensors")
         self.name((p for _, p in new.values()), PARAMETER)
+        self.parameters += [weakref.ref(p) for _, p in new.values()]
         for o in list(OPTIMIZERS):
             for group in o.param_groups:
                 group["params"] = [new[id(p)][1] if id(p) in new else p for p in group["params"]]
         return module
+
+    # A loop without torch.optim steps where it changes parameters in place between two backward passes.
+
+    def changes(self, tensor):
+        if self.on_gpu(tensor) and self.kinds.get(self.id_of(tensor)) == PARAMETER:
+            self.by_hand = True
+            known = [p for p in (ref() for ref in self.parameters) if p is not None]
+            self.name((p.grad for p in known if p.grad is not None), GRADIENT)
+
+    def backward_begins(self):
+        self.steps += self.by_hand
+        if self.by_hand and self.steps >= STEPS:
+            raise Done
+        self.by_hand = False
+        self.backwards += 1
+        if self.backwards > BLIND and not self.steps and not OPTIMIZERS:
+            raise Refused(f"it has made {BLIND} backward passes and no torch.optim optimizer, and changes no parameter "
+                          "in place: no step can be seen; call carma_trace.show() with the model, or give mem=")
+        self.boundary()
 
     def step_begins(self, optimizer):
         if not self.settings.get("optimizer"):
@@ -444,8 +469,7 @@ class Placement(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def backward(self, x, *args, **kwargs):
-        self.recorder.backwards += 1
-        self.recorder.boundary()
+        self.recorder.backward_begins()
         return x.backward(*args, **kwargs)
 
     def to(self, x, *args, **kwargs):

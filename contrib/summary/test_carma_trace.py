@@ -683,6 +683,29 @@ torch.utils.data.DataLoader(data, batch_size=640)"""))
         code = PLAIN.replace("total +=", "if (x < 0).any(): raise ValueError('negative')\n        total +=")
         self.assertIn("values read from any(): false was taken", self.traced(code))
 
+    def test_steps_by_hand(self):
+        """A loop without torch.optim that changes its module's parameters itself is traced, as plain SGD is."""
+        plain = PLAIN.replace(", momentum=0.9", "")
+        by_hand = plain.replace("opt = torch.optim.SGD(model.parameters(), lr=0.1)", "").replace(
+            "opt.zero_grad()", "model.zero_grad()")
+        self.assertNotEqual(plain, by_hand)
+        for update in ("for p in model.parameters(): p.data.add_(p.grad, alpha=-0.1)",
+                       "with torch.no_grad(): [p.sub_(0.1 * p.grad) for p in model.parameters()]"):
+            text = self.traced(by_hand.replace("opt.step()", update))
+            self.assertNotIn("optimizer", text)
+            self.assertIn("batch 16 8", text)
+            self.assertEqual(*({w for w in unfold(t)[0] if w[0] in "pg"} for t in (text, self.traced(plain))))
+
+    def test_no_step_in_sight(self):
+        """A loop whose steps are not seen is refused soon, not after all of its epochs."""
+        code = PLAIN.replace("opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "rounds = 0").replace(
+            "opt.zero_grad()", "model.zero_grad(); rounds += 1").replace(
+            "opt.step()", "print('round', rounds)\n        for p in model.parameters(): p.data = p.data - 0.1 * p.grad")
+        run = self.script(code)
+        self.assertEqual(run.returncode, 1, run.stdout)
+        self.assertIn("has made 32 backward passes and no torch.optim optimizer", run.stderr)
+        self.assertNotIn("round 40", run.stderr)
+
     def test_refused_in_words(self):
         for change, why in (
                 ("open('/no/such/data')", "reads /no/such/data, which is not here"),
