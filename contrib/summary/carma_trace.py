@@ -920,6 +920,9 @@ class Tracing:
                             "scatter_object_list": None}.items():
             self.put(d, name, lambda *a, _value=value, **k: _value)
 
+        # Of one process it is what it derives from, and keeps the same for the backward pass.
+        self.put(torch.nn.SyncBatchNorm, "forward", torch.nn.BatchNorm2d.forward)
+
         def refused(*args, **kwargs):
             raise Refused("FSDP spreads a model over processes, of which a trace has one: give mem= instead")
 

@@ -166,6 +166,8 @@ torch.distributed.init_process_group("nccl")
 torch.distributed.all_gather([torch.zeros_like(x)], x)
 torch.distributed.new_group([0])
 torch.distributed.all_reduce(x, async_op=True).wait()
+synced = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))).cuda()
+synced(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()
 class Mine(nn.DataParallel):
     pass
 class Other(nn.parallel.DistributedDataParallel):
