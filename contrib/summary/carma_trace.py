@@ -833,6 +833,18 @@ class Tracing:
             init(d, dataset, batch_size, *args, **kwargs)
 
         self.put(loader, "__init__", started)
+        iterate, empty = loader.__iter__, set()
+
+        def iterated(d):
+            with contextlib.suppress(TypeError):  # a stream of samples has no length
+                if d.drop_last and tracing.recorder.backwards == 0 and len(d) == 0:
+                    if id(d) in empty:  # a second epoch without a batch
+                        raise Refused(f"its DataLoader has {len(d.sampler)} samples and drops what is less than a batch of "
+                                      f"{d.batch_size}: give it more samples, or a smaller batch")
+                    empty.add(id(d))
+            return iterate(d)
+
+        self.put(loader, "__iter__", iterated)
 
     def gpu(self):
         class Properties:

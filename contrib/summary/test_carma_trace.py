@@ -708,6 +708,13 @@ torch.utils.data.DataLoader(data, batch_size=640)"""))
         self.assertIn("has made 32 backward passes and no torch.optim optimizer", run.stderr)
         self.assertNotIn("round 40", run.stderr)
 
+    def test_no_batch(self):
+        """A loader that drops its few samples gives no batch in any epoch."""
+        code = PLAIN.replace("batch_size=16", "batch_size=640, drop_last=True").replace("range(90)", "range(500)")
+        run = self.script(code)
+        self.assertEqual(run.returncode, 1, run.stdout)
+        self.assertIn("its DataLoader has 64 samples and drops what is less than a batch of 640", run.stderr)
+
     def test_refused_in_words(self):
         for change, why in (
                 ("open('/no/such/data')", "reads /no/such/data, which is not here"),
