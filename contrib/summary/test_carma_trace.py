@@ -14,6 +14,7 @@ import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import carma_text  # noqa: E402
 import carma_trace  # noqa: E402
 
 torch = carma_trace.torch
@@ -72,17 +73,17 @@ class WithoutTorch(unittest.TestCase):
 
     def test_folds_and_unfolds(self):
         births = [512, 1024, 4096, 8] * 50 + [7] + [512, 1024, 4096, 8] * 20
-        text = "\n".join(carma_trace.text(self.result(births)))
+        text = "\n".join(carma_text.text(self.result(births)))
         self.assertLess(len(text), 500)
         sizes, events = unfold(text)
         self.assertEqual([int(w[1:]) for w in sizes], births)
         self.assertEqual([n for what, n in events if what == "-"], list(reversed(range(len(births)))))
 
     def test_two_batches(self):
-        two = "\n".join(carma_trace.text(self.result([100, 64, 10]), 8, self.result([100, 32, 5]), 4))
+        two = "\n".join(carma_text.text(self.result([100, 64, 10]), 8, self.result([100, 32, 5]), 4))
         self.assertIn("\nbatch 8 4\n", two)
         self.assertIn("a100 a64:32 a10:5", two)
-        other = "\n".join(carma_trace.text(self.result([100, 64]), 8, self.result([100, 32, 5]), 4))
+        other = "\n".join(carma_text.text(self.result([100, 64]), 8, self.result([100, 32, 5]), 4))
         self.assertIn("\nbatch 8\n", other)
         self.assertIn("single ", other)
 
@@ -707,6 +708,9 @@ torch.utils.data.DataLoader(data, batch_size=640)"""))
         self.assertEqual(run.returncode, 1, run.stdout)
         self.assertIn("has made 32 backward passes and no torch.optim optimizer", run.stderr)
         self.assertNotIn("round 40", run.stderr)
+        run = self.script(code.replace(".cuda()", "").replace('.to("cuda", non_blocking=True)', "").replace(
+            "p.data = p.data - 0.1 * p.grad", "p.data.sub_(0.1 * p.grad)"))
+        self.assertIn("has made 32 backward passes and put nothing on a GPU", run.stderr)
 
     def test_no_batch(self):
         """A loader that drops its few samples gives no batch in any epoch."""
@@ -723,6 +727,7 @@ torch.utils.data.DataLoader(data, batch_size=640)"""))
                 ("1 / 0", "it stopped in train.py, line 6: ZeroDivisionError"),
                 ("model(torch.zeros(2, 3, 32, 32).cuda()).sum().backward()\nraise SystemExit(0)",
                  "its loop has no such optimizer"),
+                ("raise ValueError('one\\n  two.')", "ValueError: one two: call"),
                 ("raise SystemExit(3)", "it ended with 3"),
                 ("raise SystemExit(0)", "without a step"),
                 ("torch.eye(8).to_sparse().cuda()", "train.py: in train.py, line 6: sparse tensors cannot be traced")):

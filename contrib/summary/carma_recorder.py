@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a traced program allocates: the storages of one imagined GPU, in order.
+
+A part of carma_trace.py, the one program of these.
+"""
+
+import contextlib
+import sys
+import weakref
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+STEPS = 2  # a second step allocates what the optimizer's first one broke up
+MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
+REPEATS_FROM = 64  # events from which equal passes are looked for
+MARKS = 24  # events by which the end of a pass is recognised
+BLIND = 32  # backward passes without an optimizer and without a step by hand
+
+
+class Refused(Exception):
+    """The training cannot be traced; the text says why and what to do."""
+
+
+class Done(BaseException):
+    """Ends a script after its second step; not an Exception, so that none catches it."""
+
+
+if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
+    import carma_bounds
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.weak import WeakTensorKeyDictionary
+else:
+    TorchDispatchMode = object
+
+
+def need_torch():
+    if torch is None:
+        raise Refused(f"PyTorch is not installed for this Python ({sys.executable}): run it where your training runs")
+    if int(torch.__version__.split(".")[0]) < 2:
+        raise Refused(f"PyTorch {torch.__version__} has no fake tensors to trace with: PyTorch 2.0 or later is needed")
+
+
+# What is in memory: classes of the text.
+PARAMETER, GRADIENT, STATE, ACTIVATION = "p", "g", "o", "a"
+
+
+class Recorder(TorchDispatchMode):
+    """Births and deaths of the storages of one imagined GPU, in order.
+
+    A storage is on the GPU if it was put there, or if an operation made it of
+    one that is. Its tensors are fake ones of the device cpu: a fake device cuda
+    needs a PyTorch that is linked with CUDA, and keeps the same.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.marks = []  # the events without the numbers of storages: equal passes have equal ones
+        self.places = {}  # the last marks before a boundary -> where it was
+        self.any_is = True  # what a script reads from any()
+        self.asked = False  # it has read that
+        self.anys = WeakTensorKeyDictionary()
+        self.events = []  # ("+", id, bytes), ("-", id), (letter, convolution)
+        self.live = {}  # storage -> (weak reference, id)
+        self.tensors = {}  # weak references to the tensors that hold them
+        self.left = set()  # storages that a tensor has left since the last sweep
+        self.count = 0
+        self.kinds = {}  # id -> class
+        self.convolutions = {}  # description -> number
+        self.unseen = {}  # name -> count
+        self.force = 0  # more than 0: whatever is made is on the GPU
+        self.hide = 0  # more than 0: nothing is
+        self.steps = 0
+        self.backwards = 0
+        self.by_hand = False  # since the last backward pass the script itself has changed parameters
+        self.parameters = []  # weak references to those of modules on the GPU
+        self.settings = {}
+        self.false = WeakTensorKeyDictionary()  # tensors that say whether something is wrong
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def on_gpu(self, tensor):
+        if not isinstance(tensor, FakeTensor):
+            return False
+        known = self.live.get(tensor.untyped_storage()._cdata)
+        return known is not None and not known[0].expired()
+
+    def note(self, name):
+        self.unseen[name] = self.unseen.get(name, 0) + 1
+
+    def sweep(self, keys=None):
+        expired = torch.UntypedStorage._expired  # what StorageWeakRef.expired asks, without its way there
+        dead = [key for key in (self.live if keys is None else keys)
+                if key in self.live and expired(self.live[key][0].cdata)]
+        for key in sorted(dead, key=lambda key: self.live[key][1]):
+            number = self.live.pop(key)[1]
+            self.add(("-", number), ("-", self.count - number))
+        self.left.clear()
+
+    def watch(self, tensor, key):
+        """Notes when the tensor goes: only then may its storage be gone, too. Asking all of them takes too long."""
+        def gone(ref, number=id(tensor)):
+            if self.tensors.get(number) is ref:
+                del self.tensors[number]
+            self.left.add(key)
+
+        self.tensors[id(tensor)] = weakref.ref(tensor, gone)
+
+    def born(self, tensor):
+        if not isinstance(tensor, FakeTensor):
+            return  # the lengths of a packed sequence stay on the host
+        storage = tensor.untyped_storage()
+        known = self.live.get(storage._cdata)
+        if known is not None and not known[0].expired():
+            self.watch(tensor, storage._cdata)
+            return
+        size = storage.nbytes()
+        if size == 0:
+            return
+        self.sweep(self.left)
+        self.watch(tensor, storage._cdata)
+        self.live[storage._cdata] = (StorageWeakRef(storage), self.count)
+        self.add(("+", self.count, size), ("+", size))
+        self.count += 1
+        if len(self.events) > 2 * MOST_EVENTS:
+            raise Refused(f"what it does until its second step makes more than {MOST_EVENTS:,} allocations, even if "
+                          "equal passes count once: shorten what comes before, or give mem=")
+
+    def add(self, event, mark=None):
+        self.events.append(event)
+        self.marks.append(mark or event)
+
+    def boundary(self):
+        """A place where a pass may end. The third of three equal passes is forgotten: it leaves what the second left.
+
+        Accumulation of gradients and evaluation so take two passes of the text, however many there are.
+        """
+        if len(self.events) < REPEATS_FROM:
+            return
+        self.sweep(self.left)
+        marks, n = self.marks, len(self.marks)
+        key = tuple(marks[-MARKS:])
+        before, self.places[key] = self.places.get(key, n), n
+        width = n - before
+        if not 0 < width <= n // 3 or marks[n - width:] != marks[n - 2 * width:n - width] or (
+                marks[n - width:] != marks[n - 3 * width:n - 2 * width]):
+            return
+        births = sum(1 for mark in marks[n - width:] if mark[0] == "+")
+        first, live = self.count - births, {number for _, number in self.live.values()}
+        if any(number >= first and number - births in live for number in live):
+            return  # what the pass leaves piles up
+        del self.events[n - width:], marks[n - width:]
+        self.count = first
+        self.places[key] = before
+        for at, (ref, number) in self.live.items():
+            if number >= first:
+                self.live[at] = ref, number - births
+        for number in range(first, first + births):
+            kind = self.kinds.pop(number, None)
+            if kind is not None:
+                self.kinds.setdefault(number - births, kind)
+
+    def id_of(self, tensor):
+        known = self.live.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known[1]
+
+    def name(self, tensors, kind):
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor) and self.on_gpu(tensor):
+                self.kinds[self.id_of(tensor)] = kind
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in READS and isinstance(args[0], FakeTensor):
+            self.boundary()
+            return self.value(args[0])
+        if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
+            if self.backwards and not self.by_hand and not OPTIMIZERS:
+                self.changes(args[0])
+            return args[0]  # nothing is made: an optimizer does little else, parameter by parameter
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        gpu = self.hide == 0 and (self.force > 0 or any(self.on_gpu(t) for t in tensors))
+        faked = any(isinstance(t, FakeTensor) for t in tensors)
+        if not gpu and not self.force and not faked:
+            return func(*args, **kwargs)
+        try:
+            with contextlib.nullcontext() if faked else self.fake:
+                bounded = carma_bounds.of(func, args, kwargs, self) if faked else None
+                out = func(*args, **kwargs) if bounded is None else bounded[0]
+        except Exception as err:
+            if type(err).__name__ in ("DynamicOutputShapeException", "DataDependentOutputException"):
+                raise Refused(f"{func} makes a tensor whose size depends on data, which a trace has not") from err
+            raise
+        if not gpu:
+            return out
+        made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        if func is torch.ops.aten.convolution_backward.default:
+            self.convolution_backward(args, out)
+        else:
+            for t in made:
+                self.born(t)
+            self.operation(func, args, made)
+        return out
+
+    def operation(self, func, args, made):
+        packet = func.overloadpacket
+        if packet is torch.ops.aten.convolution:
+            self.add(("f", self.convolution(args[0], args[1], made[0], args[6], args[8], args[3])))
+        elif packet in MATMULS:
+            self.add(("m", None))
+        elif packet is torch.ops.aten.any and args[0] not in self.false:
+            self.anys[made[0]] = True
+        elif packet in WRONG:
+            self.false[made[0]] = True
+        elif packet in (torch.ops.aten.any, torch.ops.aten.logical_or) and any(
+                isinstance(t, torch.Tensor) and t in self.false for t in args):
+            self.false[made[0]] = True
+
+    def convolution_backward(self, args, out):
+        grad, given, weight, transposed, groups, stride = args[0], args[1], args[2], args[7], args[9], args[4]
+        number = self.convolution(given, weight, grad, transposed, groups, stride)
+        for letter, tensor in zip("dwb", out):
+            if isinstance(tensor, torch.Tensor):
+                self.born(tensor)
+                if letter != "b":
+                    self.add((letter, number))
+
+    def convolution(self, given, weight, out, transposed, groups, stride):
+        """The number of a convolution's description; bytes first, they depend on the batch."""
+        what = (bytes_of(given), bytes_of(out), tuple(weight.shape), int(groups),
+                max(stride) if stride else 1, weight.element_size(), bool(transposed))
+        return self.convolutions.setdefault(what, len(self.convolutions))
+
+    def value(self, tensor):
+        """What a script reads out of a tensor that has no data."""
+        if tensor in self.anys:
+            self.asked = True
+            return self.any_is
+        if tensor.dtype == torch.bool:
+            return tensor not in self.false
+        return 1.0 if tensor.is_floating_point() else 1
+
+    # What the recorder makes itself.
+
+    @contextlib.contextmanager
+    def hidden(self):
+        self.hide += 1
+        try:
+            yield
+        finally:
+            self.hide -= 1
+
+    @contextlib.contextmanager
+    def on(self):
+        self.force += 1
+        try:
+            yield
+        finally:
+            self.force -= 1
+
+    def to_gpu(self, tensor, dtype=None):
+        if tensor.layout is not torch.strided:
+            raise Refused("sparse tensors cannot be traced: give mem= instead")
+        if not self.on_gpu(tensor):
+            self.boundary()
+            plain = tensor.detach()
+            with torch.no_grad(), self.on():
+                copy = torch.empty_like(plain, dtype=dtype or tensor.dtype, device="cpu")
+            return copy.requires_grad_(tensor.requires_grad) if tensor.requires_grad else copy
+        return tensor if dtype is None else tensor.to(dtype)
+
+    def module_to_gpu(self, module, dtype=None):
+        """Puts a module's parameters and buffers on the GPU; shared ones stay shared."""
+        boxes = sys.modules.get("torchvision.ops.boxes")
+        if boxes is not None and hasattr(boxes, "_batched_nms_coordinate_trick"):
+            boxes._batched_nms_vanilla = boxes._batched_nms_coordinate_trick  # as for boxes on a GPU, in one call
+        new = {}
+        for m in module.modules():
+            for name, p in m._parameters.items():
+                if p is None:
+                    continue
+                if id(p) not in new:
+                    kind = dtype if dtype is not None and p.is_floating_point() else None
+                    new[id(p)] = p, (p if self.on_gpu(p) and kind in (None, p.dtype) else torch.nn.Parameter(
+                        self.to_gpu(p.detach(), kind), requires_grad=p.requires_grad))
+                m._parameters[name] = new[id(p)][1]
+            for name, b in m._buffers.items():
+                if b is not None:
+                    m._buffers[name] = self.to_gpu(b, dtype if dtype is not None and b.is_floating_point() else None)
+            if isinstance(m, torch.nn.RNNBase):
+                m._flat_weights = [getattr(m, n, None) for n in m._flat_weights_names]
+                self.note("recurrent layers: cuDNN's kernels keep other tensors")
+        self.name((p for _, p in new.values()), PARAMETER)
+        self.parameters += [weakref.ref(p) for _, p in new.values()]
+        for o in list(OPTIMIZERS):
+            for group in o.param_groups:
+                group["params"] = [new[id(p)][1] if id(p) in new else p for p in group["params"]]
+        return module
+
+    # A loop without torch.optim steps where it changes parameters in place between two backward passes.
+
+    def changes(self, tensor):
+        if self.on_gpu(tensor) and self.kinds.get(self.id_of(tensor)) == PARAMETER:
+            self.by_hand = True
+            known = [p for p in (ref() for ref in self.parameters) if p is not None]
+            self.name((p.grad for p in known if p.grad is not None), GRADIENT)
+
+    def backward_begins(self):
+        self.steps += self.by_hand
+        if self.by_hand and self.steps >= STEPS:
+            raise Done
+        self.by_hand = False
+        self.backwards += 1
+        if self.backwards > BLIND and not self.steps and not OPTIMIZERS:
+            if not self.count:
+                raise Refused(f"it has made {BLIND} backward passes and put nothing on a GPU: nothing was traced; "
+                              "see its options for the device")
+            raise Refused(f"it has made {BLIND} backward passes and no torch.optim optimizer, and changes no parameter "
+                          "in place: no step can be seen; call carma_trace.show() with the model, or give mem=")
+        self.boundary()
+
+    def step_begins(self, optimizer):
+        if not self.settings.get("optimizer"):
+            self.settings["optimizer"] = type(optimizer).__name__
+        params = [p for g in optimizer.param_groups for p in g["params"]]
+        narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(params[0].dtype)
+        if narrow:
+            self.settings["precision"] = narrow
+        if params and not any(self.on_gpu(p) for p in params):
+            self.note("the optimizer's parameters are not on the GPU")
+        self.name(params, PARAMETER)
+        self.name((p.grad for p in params if p.grad is not None), GRADIENT)
+
+    def step_ends(self, optimizer):
+        for state in optimizer.state.values():
+            self.name((t for t in tree_leaves(state) if isinstance(t, torch.Tensor)), STATE)
+        if "history_size" in optimizer.defaults:
+            self.unseen[f"{type(optimizer).__name__} keeps a history, which grows in later steps"] = 1
+        self.sweep()
+        optimizer._carma_steps = getattr(optimizer, "_carma_steps", 0) + 1
+        self.steps = optimizer._carma_steps
+        stepped = [o._carma_steps for o in OPTIMIZERS if getattr(o, "_carma_steps", 0)]
+        return min(stepped) >= STEPS or max(stepped) > STEPS
+
+
+CHANNELS_LAST = "channels_last: cuDNN's algorithms for this order of the data take other memory"
+OPTIMIZERS = []  # of this trace, in order
+MATMULS = WRONG = IN_PLACE = READS = frozenset()
+if torch is not None:
+    _aten = torch.ops.aten
+    MATMULS = frozenset((_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot))
+    IN_PLACE = frozenset((_aten.add_, _aten.sub_, _aten.mul_, _aten.div_, _aten.addcmul_, _aten.addcdiv_, _aten.lerp_,
+                          _aten.zero_, _aten.fill_, _aten.copy_, _aten.uniform_, _aten.normal_))
+    READS = frozenset((_aten._local_scalar_dense.default, _aten.item.default))  # the latter in inference mode
+    WRONG = frozenset((_aten.isnan, _aten.isinf, _aten.isneginf, _aten.isposinf))
+
+
+def bytes_of(tensor):
+    return tensor.numel() * tensor.element_size()
