@@ -139,7 +139,7 @@ def apart(command, argv, loader_batch=None, any_is=True):
         if child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)
-            carma_wall.end_children()  # also those in sessions of their own
+        carma_wall.end_children()  # also those in sessions of their own, and one whose number is not known yet
         remove(folder)
         for n, handler in old:
             signal.signal(n, handler)

@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import struct
+import time
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
@@ -63,9 +64,11 @@ def end_children():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            ended, _ = os.waitpid(-1, os.WNOHANG)  # the list may have left one out
         except ChildProcessError:
             return
+        if not ended:
+            time.sleep(0.01)
 
 
 def is_root():

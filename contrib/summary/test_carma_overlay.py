@@ -281,6 +281,21 @@ class Files(unittest.TestCase):
             found = subprocess.run(["pgrep", "-f", "^sleep 60.125"], capture_output=True, text=True)
             self.assertEqual(found.stdout, "")
 
+    def test_nothing_stays_after_a_signal_at_the_fork(self):
+        """A signal may come before the tracer knows the number of its child."""
+        code = """
+            import subprocess, sys
+            sys.path.insert(0, sys.argv[1])
+            import carma_command, carma_script
+            def forked(*args):
+                subprocess.Popen(["sleep", "60.25"])
+                raise KeyboardInterrupt
+            carma_script.forked = forked
+            carma_script.apart(carma_command.Command("train.py"), [])"""
+        run = subprocess.run([sys.executable, "-c", textwrap.dedent(code), HERE], capture_output=True, text=True,
+                             timeout=50)
+        self.assertIn("KeyboardInterrupt", run.stderr)
+
     def test_trackers_are_off(self):
         for name in ("mlflow", "wandb"):
             at, tmp = self.folder("import tracker\ntracker.init(project='p', mode='online')\n".replace("tracker", name))
