@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"carma/slurmbridge/extra"
-	"carma/slurmbridge/sctl"
 )
 
 const extraConstraints = "extra_constraints"
@@ -23,7 +22,7 @@ func (d *diagnosis) publishes() bool {
 // capacity tells how slurmctld knows what the GPUs can give, and what prevents it.
 func (d *diagnosis) capacity() {
 	v := d.Installed
-	if v == (sctl.Version{}) {
+	if v.Before(22, 5) {
 		return // said
 	}
 	const fine = "stands in the nodes' Extra: a job starts where a GPU has room"

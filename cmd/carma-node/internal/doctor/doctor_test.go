@@ -350,6 +350,8 @@ func TestPlanted(t *testing.T) {
 		"TRES not accounted": {[]string{"AccountingStorageTRES=gres/gpu,gres/carma",
 			"AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu"}, nil,
 			"warn slurm.conf: AccountingStorageTRES lacks gres/carma"},
+		"too old a Slurm": {nil, func(f *Facts) { ofRelease(f, 21, 8, 5) },
+			"fail slurm: CARMA needs Slurm 22.05 or later; this is 21.08.5"},
 		"licences forgotten": {nil, func(f *Facts) { ofRelease(f, 25, 11, 6) }, "warn slurm: forgets the licences"},
 		"carma of one GPU": {[]string{"carma:162144", "carma:40536"}, func(f *Facts) { f.Node.Gres = "gpu:12,carma:40536" },
 			"fail nodes: counts carma:40536; its GPUs have 162144 MiB"},

@@ -12,6 +12,7 @@ import (
 	"carma/db/figure"
 	"carma/gres"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
 )
 
@@ -57,6 +58,8 @@ func TestDiagnoseObserving(t *testing.T) {
 		}, "fail plugin: no job_submit_carma.so in PluginDir=(none)"},
 		{"slurmctld is silent", own, func(f *Facts) { f.RunningErr = errors.New("no answer") },
 			"warn slurm: slurmctld does not answer: no answer"},
+		{"too old a Slurm", own, func(f *Facts) { f.Installed = sctl.Version{Major: 21, Minor: 8, Micro: 5} },
+			"fail slurm: CARMA needs Slurm 22.05 or later; this is 21.08.5"},
 		{"no driver", own, func(f *Facts) { f.Node.NVMLErr = errors.New("NVML: no driver") }, "fail gpus: NVML: no driver"},
 		{"a lost GPU", own, func(f *Facts) { f.Node.Samples[1].Unreadable = "lost" },
 			"fail gpus: GPU 1 cannot be read: lost"},

@@ -48,6 +48,9 @@ func (d *diagnosis) slurm() {
 		}
 		if d.Installed == (sctl.Version{}) {
 			say(Fail, "Slurm's commands do not answer in "+d.Config.Slurm.BinDir, "set slurm.bin_dir in "+d.ConfigPath)
+		} else if d.Installed.Before(22, 5) {
+			say(Fail, "CARMA needs Slurm 22.05 or later; this is "+versionText(d.Installed),
+				"update Slurm to 22.05 or later; 24.11 or later is recommended")
 		} else if v := d.Running["slurm_version"]; v != "" && v != versionText(d.Installed) {
 			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)),
 				"restart slurmctld once the plugin fits, or update this machine")
