@@ -93,7 +93,10 @@ if [ ! -e "$policy" ]; then
 	printf '#!/bin/sh\nexit 101\n' | $as_root sh -c "umask 022; cat >$policy && chmod 755 $policy"
 fi
 $as_root apt-get update -qq >"$log" 2>&1 || { tail -n 20 "$log" >&2; echo "deps: apt-get update failed" >&2; exit 1; }
-slurm=$(apt-cache policy libslurm-dev | sed -n 's/.*Candidate: \([0-9]\)/\1/p')
+case $missing in
+*slurm*) slurm=$(apt-cache policy libslurm-dev | sed -n 's/.*Candidate: \([0-9][^-]*\).*/\1/p') ;;
+*) slurm= ;;
+esac
 if [ -n "$slurm" ] && dpkg --compare-versions "$slurm" lt 22.05; then
 	echo "deps: this release has Slurm $slurm; CARMA needs 22.05 or later: Debian 12 or 13, or Ubuntu 24.04" >&2
 	exit 1

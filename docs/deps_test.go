@@ -5,6 +5,7 @@ package docs_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -54,5 +55,37 @@ func TestDeps(t *testing.T) {
 	out, err := exec.Command(root+"/contrib/deps.sh", "no-such-target").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "no target 'no-such-target'") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// On a release with a Slurm that CARMA does not work with, deps.sh says so in one sentence and installs nothing;
+// packages beside Slurm's are installed there, too.
+func TestDepsOfAnOldSlurm(t *testing.T) {
+	if _, err := exec.LookPath("dpkg"); err != nil {
+		t.Skip("no dpkg")
+	}
+	const refused = "deps: this release has Slurm 21.08.5; CARMA needs 22.05 or later: " +
+		"Debian 12 or 13, or Ubuntu 24.04\n"
+	for _, c := range []struct{ target, candidate, want string }{
+		{"demo", "21.08.5-2ubuntu1", refused},
+		{"demo", "23.11.4-1.2ubuntu5", "deps: done\n"},
+		{"demo", "22.05.8-4+deb12u3", "deps: done\n"},
+		{"release", "21.08.5-2ubuntu1", "deps: done\n"},
+	} {
+		stubs := t.TempDir()
+		for name, script := range map[string]string{"id": "echo 1000", "dpkg-query": "exit 1", "apt-cache": "echo '  Candidate: " +
+			c.candidate + "'", "sudo": `cat >/dev/null; echo "$*" >>` + stubs + "/log"} {
+			if err := os.WriteFile(filepath.Join(stubs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command(root+"/contrib/deps.sh", c.target)
+		cmd.Env = append(os.Environ(), "PATH="+stubs+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		done, _ := os.ReadFile(stubs + "/log")
+		installs := strings.Contains(string(done), "apt-get install")
+		if _, said, _ := strings.Cut(string(out), "\n"); said != c.want || (err == nil) != installs || installs == (said == refused) {
+			t.Errorf("%s with %s: %v\n%s%s", c.target, c.candidate, err, out, done)
+		}
 	}
 }
