@@ -83,6 +83,7 @@ shim: $(SHIM_OUT) ## slurmctld's plugin, for the Slurm of SLURM_INCLUDE
 $(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h build/version
 	@echo "build: $@"
 	@mkdir -p $(@D)
+	@$(CC) -I$(SLURM_INCLUDE) -fsyntax-only -Wfatal-errors -x c $(SHIM)/job.h # says once that the headers are too old
 	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
 
@@ -220,7 +221,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlin
 
 # -fsyntax-only ends before -fanalyzer begins.
 LINT_C = contrib/gpucheck/load/gpuload.c $(SHIM_SRC) $(SPANK_SRC) $(wildcard contrib/devcluster/testdata/*.c) \
-	prolog/userfile/credentials.c contrib/cgroup2/xstate.c
+	prolog/userfile/credentials.c contrib/cgroup2/xstate.c $(wildcard contrib/simgpu/src/*.c)
 lint-c:
 	@for f in $(LINT_C); do $(CC) $(HARDEN) -fanalyzer -I$(SLURM_INCLUDE) -c -o /dev/null $$f || exit 1; done
 
@@ -259,9 +260,9 @@ packages: ## deb and rpm in build/packages, for the Slurm of SLURM_INCLUDE; GOAR
 	$(MAKE) install DESTDIR=$(CURDIR)/$(PACKAGED)stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
 	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh $(PACKAGED)stage $(PACKAGED)packages $(VERSION)
 
-# dist/: the source archive, the packages of Debian 12 and 13, each built from that
-# archive in a new root of its own, checksums, and what is linked under which licence. As root.
-release: deps-release ## dist/: source archive, packages of Debian 12 and 13, checksums, licences
+# dist/: the source archive, the packages of Debian 12 and 13 and Ubuntu 24.04, each built from that
+# archive in a new root of its own, RPMs, checksums, and what is linked under which licence. As root.
+release: deps-release ## dist/: source archive, deb and rpm for amd64 and arm64, checksums, licences
 	contrib/release.sh root dist
 
 clean: ## remove what was built

@@ -89,3 +89,21 @@ func TestDepsOfAnOldSlurm(t *testing.T) {
 		}
 	}
 }
+
+// Headers of an old Slurm are refused by one error, not by one of each source file.
+func TestShimOfAnOldSlurm(t *testing.T) {
+	include := t.TempDir()
+	if err := os.Mkdir(include+"/slurm", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	header := "#define SLURM_VERSION_NUM(a, b, c) (((a) << 16) + ((b) << 8) + (c))\n" +
+		"#define SLURM_VERSION_NUMBER SLURM_VERSION_NUM(21, 8, 5)\n"
+	if err := os.WriteFile(include+"/slurm/slurm.h", []byte(header), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("make", "-s", "-C", root, "shim", "SLURM_INCLUDE="+include, "SHIM_OUT="+include+"/shim.so")
+	out, err := cmd.CombinedOutput()
+	if err == nil || strings.Count(string(out), " error: ") != 1 || !strings.Contains(string(out), "CARMA needs Slurm 22.05 or later") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -40,6 +40,8 @@ static void set(job_desc_msg_t *job, const char *field, char *text)
 	if (!strcmp(field, "spank")) {
 		job->spank_job_env_size = 100;
 		job->spank_job_env = calloc(job->spank_job_env_size + 1, sizeof(char *));
+		if (!job->spank_job_env)
+			exit(1);
 		for (uint32_t i = 0; i < job->spank_job_env_size; i++)
 			job->spank_job_env[i] = text;
 		return;

@@ -70,8 +70,11 @@ static int detach(void)
 	fflush(stdout);
 	pid_t pid = fork();
 
-	if (pid < 0)
+	if (pid < 0) {
+		close(report[0]);
+		close(report[1]);
 		return 1;
+	}
 	if (pid == 0) {
 		int null = open("/dev/null", O_RDWR);
 
@@ -87,6 +90,7 @@ static int detach(void)
 	close(report[1]);
 	while ((n = read(report[0], buf + total, sizeof(buf) - (size_t)total)) > 0)
 		total += n;
+	close(report[0]);
 	fwrite(buf, 1, (size_t)total, stdout);
 	return total == 0 ? 0 : 1;
 }

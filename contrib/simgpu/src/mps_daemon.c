@@ -338,10 +338,15 @@ static int listen_on(const char *dir, const char *name)
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-	if (fd < 0 || (size_t)snprintf(a.sun_path, sizeof(a.sun_path), "%s/%s", dir, name) >= sizeof(a.sun_path))
+	if (fd < 0)
 		return -1;
-	unlink(a.sun_path);
-	return bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 128) == 0 ? fd : -1;
+	if ((size_t)snprintf(a.sun_path, sizeof(a.sun_path), "%s/%s", dir, name) < sizeof(a.sun_path)) {
+		unlink(a.sun_path);
+		if (bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 128) == 0)
+			return fd;
+	}
+	close(fd);
+	return -1;
 }
 
 /* mode: whatever the umask; 0: what the umask leaves of 0644. */

@@ -13,12 +13,14 @@
 
 #define SERVER_BYTES (28 * MIB) /* per GPU, as nvidia-smi shows it on Volta and later */
 
-static bool has_clients(struct sim *sim, struct sim_snap *s)
+static bool has_clients(struct sim *sim)
 {
+	static struct sim_snap s;
+
 	sim_reap(sim, 0.0);
-	sim_read(sim, s);
-	for (uint32_t i = 0; i < s->procs; i++)
-		if (snap_is_mps_client(&s->proc[i]) && s->proc[i].server == getpid())
+	sim_read(sim, &s);
+	for (uint32_t i = 0; i < s.procs; i++)
+		if (snap_is_mps_client(&s.proc[i]) && s.proc[i].server == getpid())
 			return true;
 	return false;
 }
@@ -107,9 +109,8 @@ int server_main(void)
 		return 2;
 	}
 	struct sim *sim = sim_open(NULL);
-	struct sim_snap *s = malloc(sizeof(*s));
 
-	if (sim == NULL || s == NULL)
+	if (sim == NULL)
 		return 1;
 	p.uses = g.gpus;
 	for (uint32_t i = 0; i < g.gpus; i++)
@@ -125,7 +126,7 @@ int server_main(void)
 	while (poll(&daemon, 1, 20) == 0 || read(MPS_SERVER_FD, &c, 1) > 0)
 		handle_fault(sim);
 	/* The daemon has closed its end, or died: then the clients that are left may finish. */
-	while (has_clients(sim, s))
+	while (has_clients(sim))
 		nanosleep(&pause, NULL);
 	client_leave(sim, slot);
 	return 0;

@@ -179,9 +179,9 @@ static uint64_t memory_at(const struct job *job, double t, double *next)
 static void write_checkpoint(const struct run *r, double now)
 {
 	FILE *f = fopen(r->job->checkpoint, "ae");
+	bool written = f != NULL && fprintf(f, "checkpoint %.1f s %.1f %%\n", now - r->started, r->share * 100.0) >= 0;
 
-	if (f == NULL || fprintf(f, "checkpoint %.1f s %.1f %%\n", now - r->started, r->share * 100.0) < 0 ||
-	    fclose(f) != 0)
+	if ((f != NULL && fclose(f) != 0) || !written)
 		fprintf(stderr, "simjob: cannot write checkpoint %s: %s\n", r->job->checkpoint, strerror(errno));
 }
 
