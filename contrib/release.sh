@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # A release of the last commit in DIR: the source archive, the packages of Debian 12
-# and 13, what is linked and under which licence, checksums. The packages are built
-# from the archive in a new root each (bare.sh), as AS: root or user.
+# and 13 and Ubuntu 24.04 for amd64 and arm64, RPMs, what is linked and under which
+# licence, checksums. The packages are built from the archive in a new root each
+# (bare.sh), as AS: root or user.
 # usage: release.sh AS DIR
-#        release.sh --twice DIR   one as root and one as a user, which must have the
-#                                 same bytes; DIR/1 is the release
+#        release.sh --twice DIR   one as root and one as a user with another umask and
+#                                 clock, which must have the same bytes; DIR/1 is the release
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/.." && pwd)
@@ -69,21 +70,27 @@ dependencies() {
 
 # release AS DIR
 release() {
-	local as=$1 dir=$2 name debian sums
+	local as=$1 dir=$2 name system sums
 	name=carma-$version_of_carma
 	rm -rf "$dir"
 	mkdir -p "$dir"
 	dir=$(cd "$dir" && pwd)
-	# git takes the times from the commit and the owner from nobody.
-	git -C "$top" archive --prefix="$name/" HEAD | gzip -9n >"$dir/$name.tar.gz"
-	for debian in "bookworm 12" "trixie 13"; do
+	# git takes the times from the commit, the owner from nobody, and modes from a setting.
+	git -C "$top" -c tar.umask=0022 archive --prefix="$name/" HEAD | gzip -9n >"$dir/$name.tar.gz"
+	for system in "debian12 bookworm" "debian13 trixie" "ubuntu24.04 noble"; do
 		# The root has a clone of the same commit, whose archive has the same bytes.
-		"$here/bare.sh" --keep packages "$dir/debian${debian#* }" "${debian% *}" \
-			"$as" "make deps-all && git archive --prefix=$name/ HEAD | tar x && cd $name && \
-GOFLAGS='-trimpath -buildvcs=false' make packages && mkdir ../packages && cp build/packages/*.deb ../packages/" ||
-			die "the packages of Debian ${debian#* } could not be built"
+		"$here/bare.sh" --keep packages "$dir/${system% *}" "${system#* }" \
+			"$as" "make deps-all deps-test-arm64 && git archive --prefix=$name/ HEAD | tar x && cd $name && \
+export GOFLAGS='-trimpath -buildvcs=false' && make packages && make GOARCH=arm64 packages && \
+mkdir ../packages && cp build/packages/* build/arm64/packages/* ../packages/" ||
+			die "the packages of ${system% *} could not be built"
 		[ "$(git -C "$top" rev-parse HEAD)" = "$commit" ] || die "there has been a commit meanwhile: begin again"
 	done
+	# Debian 12 has the oldest C library. Plugins are for one Slurm each: a site with RPMs has a Slurm
+	# of its own, and makes these packages for it (docs/pilot.md).
+	mkdir "$dir/rpm"
+	mv "$dir"/debian12/carma-*.rpm "$dir/rpm/"
+	rm "$dir"/[du]*/*.rpm
 	dependencies >"$dir/DEPENDENCIES.txt"
 	chmod -R u=rwX,go=rX "$dir"
 	sums=$(cd "$dir" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum)
@@ -100,7 +107,7 @@ case $1 in
 root | user) release "$1" "$2" ;;
 --twice)
 	release root "$2/1"
-	release user "$2/2"
+	(umask 077 && TZ=Asia/Kolkata release user "$2/2")
 	diff -r "$2/1" "$2/2" || die "the second time other bytes came out"
 	echo "release: twice the same bytes"
 	;;

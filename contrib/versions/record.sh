@@ -46,7 +46,7 @@ suite() {
 	make -s deps-test-integration
 	slurm=$("${SLURM_PREFIX:-/usr}/sbin/slurmctld" -V | awk '{ print $2 }')
 	# shellcheck disable=SC1091
-	[ -n "${SLURM_PREFIX:-}" ] || origin="Debian $(. /etc/os-release && echo "$VERSION_ID") packages"
+	[ -n "${SLURM_PREFIX:-}" ] || origin="$(. /etc/os-release && echo "${ID^} ${VERSION_ID:-$VERSION_CODENAME}") packages"
 	make test-integration 2>&1 | tee "$log" || status=1
 	from_log "$log" "$slurm" "$origin" suite
 	return "$status"
