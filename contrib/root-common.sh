@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Roots of Debian and Ubuntu, for bare.sh (a new root for each run) and root.sh (a kept one).
+# Users of a root read what is made in it.
+umask 022
 
 # distribution_of RELEASE: the distribution of a release that CARMA names
 distribution_of() {
