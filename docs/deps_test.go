@@ -73,8 +73,9 @@ func TestDepsOfAnOldSlurm(t *testing.T) {
 		{"release", "21.08.5-2ubuntu1", "deps: done\n"},
 	} {
 		stubs := t.TempDir()
-		for name, script := range map[string]string{"id": "echo 1000", "dpkg-query": "exit 1", "apt-cache": "echo '  Candidate: " +
-			c.candidate + "'", "sudo": `cat >/dev/null; echo "$*" >>` + stubs + "/log"} {
+		for name, script := range map[string]string{"id": "echo 1000", "dpkg-query": "exit 1",
+			"apt-cache": "echo '  Candidate: " + c.candidate + "'",
+			"sudo":      `cat >/dev/null; echo "$*" >>` + stubs + "/log"} {
 			if err := os.WriteFile(filepath.Join(stubs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +85,8 @@ func TestDepsOfAnOldSlurm(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		done, _ := os.ReadFile(stubs + "/log")
 		installs := strings.Contains(string(done), "apt-get install")
-		if _, said, _ := strings.Cut(string(out), "\n"); said != c.want || (err == nil) != installs || installs == (said == refused) {
+		_, said, _ := strings.Cut(string(out), "\n")
+		if said != c.want || (err == nil) != installs || installs == (said == refused) {
 			t.Errorf("%s with %s: %v\n%s%s", c.target, c.candidate, err, out, done)
 		}
 	}
@@ -103,7 +105,8 @@ func TestShimOfAnOldSlurm(t *testing.T) {
 	}
 	cmd := exec.Command("make", "-s", "-C", root, "shim", "SLURM_INCLUDE="+include, "SHIM_OUT="+include+"/shim.so")
 	out, err := cmd.CombinedOutput()
-	if err == nil || strings.Count(string(out), " error: ") != 1 || !strings.Contains(string(out), "CARMA needs Slurm 22.05 or later") {
+	if err == nil || strings.Count(string(out), " error: ") != 1 ||
+		!strings.Contains(string(out), "CARMA needs Slurm 22.05 or later") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -7,6 +7,8 @@
 
 #include "shim.h"
 
+/* Slurm 21.08 tells no Epilog how a job ended (SLURM_JOB_EXIT_CODE2, prep_script_slurmd.c): with 21.08.5
+ * jobs shared, and none that ran out of GPU memory was requeued. */
 #if SLURM_VERSION_NUMBER < SLURM_VERSION_NUM(22, 5, 0)
 #error "CARMA needs Slurm 22.05 or later; these are the headers of an earlier release (Ubuntu 22.04 has 21.08)"
 #endif
