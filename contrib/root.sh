@@ -4,7 +4,7 @@
 # A command in a root of another release, which is kept between runs: to try a live test on the
 # Slurm of that release within seconds. usage: root.sh RELEASE COMMAND
 #   contrib/root.sh trixie 'make all && go test -tags integration -run TestSteps ./contrib/devcluster'
-# RELEASE: bookworm (Slurm 22.05), trixie (24.11), forky (26.05), noble (23.11) or jammy (21.08).
+# RELEASE: bookworm (Slurm 22.05), trixie (24.11), forky (26.05) or noble (23.11).
 # The command runs as root in this checkout, at the same path; bin, lib and build are the release's
 # own, below build/roots. What the command writes elsewhere goes with the run: any number of runs
 # stand side by side, each with its own processes, /tmp, users, ports and cgroups.
@@ -16,7 +16,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/.." && pwd)
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/carma-roots
 
-usage() { echo "usage: root.sh bookworm|trixie|forky|noble|jammy COMMAND" >&2; exit 2; }
+usage() { echo "usage: root.sh bookworm|trixie|forky|noble COMMAND" >&2; exit 2; }
 die() { echo "root: $*" >&2; exit 1; }
 # shellcheck source=contrib/root-common.sh
 . "$here/root-common.sh"
