@@ -92,9 +92,9 @@ mkdir ../packages && cp build/packages/* build/arm64/packages/* ../packages/" ||
 	mv "$dir"/debian12/carma-*.rpm "$dir/rpm/"
 	rm "$dir"/[du]*/*.rpm
 	dependencies >"$dir/DEPENDENCIES.txt"
-	chmod -R u=rwX,go=rX "$dir"
 	sums=$(cd "$dir" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum)
 	echo "$sums" | tee "$dir/SHA256SUMS"
+	chmod -R u=rwX,go=rX "$dir"
 	echo "release: $name in $dir"
 }
 
