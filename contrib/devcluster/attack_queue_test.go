@@ -339,3 +339,36 @@ func attackTurnBy(t *testing.T, c *cluster, what, command string) {
 	}
 	c.empty()
 }
+
+// A job that needs less does not pass one that came before it and waits for a whole GPU, in the moment in which the
+// GPU's last reading still has the memory of the job that has ended.
+func TestWholeGPUIsFirst(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	if !c.publishes() {
+		t.Skip("before Slurm 24.11 a job starts by slots, and waits in its Prolog")
+	}
+	alone := func(duration string) string {
+		return "#SBATCH --gres=gpu:1\nexec simjob --mem 15G --smact 5 --ramp 0s --duration " + duration + "\n"
+	}
+	for range 3 {
+		c.waiting([]string{c.sbatch(bob, "", alone("10h"))}, "%T", "RUNNING")
+	}
+	for round := range 4 {
+		last := c.sbatch(bob, "", alone("10h"))
+		c.waiting([]string{last}, "%T", "RUNNING")
+		first := c.sbatch(bob, "", alone("10h"))
+		c.waiting([]string{first}, "%T", "PENDING")
+		later := c.sbatch(alice, "", shares("4G"))
+		c.waiting([]string{later}, "%T", "PENDING")
+		time.Sleep(3 * time.Second) // the reading has the job's memory
+		c.sh("", "scancel "+last)
+		c.eventually(func() string { return c.job(first, "%T") + " " + c.job(later, "%T") }, "RUNNING")
+		if got := c.job(first, "%T") + " " + c.job(later, "%T"); got != "RUNNING PENDING" {
+			t.Errorf("round %d: the job for a whole GPU and the one that came later: %s", round, got)
+		}
+		c.sh("", "scancel "+first+" "+later)
+		c.eventually(func() string { return c.job(first, "%T") + c.job(later, "%T") }, "^CANCELLEDCANCELLED$")
+	}
+	c.empty()
+	c.nothingLeft()
+}

@@ -54,9 +54,10 @@ type Publisher struct {
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last updates were too recent")
 
-// Publish tells slurmctld the node's capacity if the capacity differs from the one last told. The error is
-// ErrTooSoon if the caller should come again. The agent begins: where slurmctld was told nothing, as by an agent
-// that compares no counts, Publish tells slurmctld nothing.
+// Publish tells slurmctld the node's capacity for an Epilog, if the capacity differs from the one last told: where
+// an agent reads the GPUs, only what is lower, for the agent tells the rest after the next reading. The error is
+// ErrTooSoon if the caller should come again. Where slurmctld was told nothing, as by an agent that compares no
+// counts, Publish tells slurmctld nothing.
 func (p *Publisher) Publish(ctx context.Context) error {
 	return p.publish(ctx, false)
 }
@@ -83,7 +84,7 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 	return err
 }
 
-func (p *Publisher) publish(ctx context.Context, begins bool) error {
+func (p *Publisher) publish(ctx context.Context, agent bool) error {
 	unlock, err := p.lock(ctx)
 	if err != nil {
 		return err
@@ -94,15 +95,22 @@ func (p *Publisher) publish(ctx context.Context, begins bool) error {
 		return err
 	}
 	told, ok := noted(text, ok)
-	if !ok && !begins {
+	if !ok && !agent {
 		return nil
 	}
-	counts, err := p.counts(ctx)
+	s, err := p.Book.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	counts, err := p.countsOf(s)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return p.tell(ctx, counts)
+	}
+	if !agent && soonRead(s.Readings) {
+		counts = lower(told, counts)
 	}
 	if maps.Equal(told, counts) {
 		return nil
@@ -117,6 +125,13 @@ func (p *Publisher) publish(ctx context.Context, begins bool) error {
 		return ErrTooSoon
 	}
 	return p.tell(ctx, counts)
+}
+
+// soonRead tells whether an agent reads the GPUs, and will read a GPU again that a job has left. By the reading of
+// before, a part of the GPU is free, and a job that came later and needs no more would pass the first job, which
+// waits for all of the GPU.
+func soonRead(readings []gres.Reading) bool {
+	return slices.ContainsFunc(readings, func(r gres.Reading) bool { return r.Age < 3*time.Second })
 }
 
 // compare asks slurmctld what stands in the node's Extra and tells it the counts again if these are not what

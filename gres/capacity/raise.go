@@ -38,13 +38,18 @@ func (p *Publisher) bounded(ctx context.Context, told, counts map[string]int64) 
 	if err != nil || ok {
 		return counts, err
 	}
-	lower := map[string]int64{}
-	for _, list := range []map[string]int64{told, counts} { // a user of either may have less or no key in the other
-		for key := range list {
-			lower[key] = min(of(counts, key), of(told, key))
+	return lower(told, counts), nil
+}
+
+// lower is what of counts is lower than told.
+func lower(told, counts map[string]int64) map[string]int64 {
+	list := map[string]int64{}
+	for _, some := range []map[string]int64{told, counts} { // a user of either may have less or no key in the other
+		for key := range some {
+			list[key] = min(of(counts, key), of(told, key))
 		}
 	}
-	return without(lower), nil
+	return without(list)
 }
 
 // mayRaise tells whether the node may make an update that raises counts, and counts it. opens: one of
