@@ -32,6 +32,8 @@ type cluster struct {
 	t   *testing.T
 	dir string
 	env []string
+
+	gone bool // down has been called
 }
 
 const alice, bob, carol = "carma-alice", "carma-bob", "carma-carol"
@@ -123,8 +125,12 @@ func shortDir() string {
 	return "/tmp"
 }
 
-// down also sees to it that nothing is left running.
+// down also sees to it that nothing is left running. A test that has not called down does so at its end (up).
 func (c *cluster) down() {
+	if c.gone {
+		return
+	}
+	c.gone = true
 	if c.t.Failed() {
 		out, _ := devcluster("logs", c.dir).Output()
 		c.t.Logf("logs of %s (the end):\n%s", c.dir, tail(out, 20000))
