@@ -152,18 +152,23 @@ func TestSpecOf(t *testing.T) {
 // Of several partitions the largest base counts, and no figure stands for the default.
 func TestBaseOfSeveralPartitions(t *testing.T) {
 	s, normal := site(), estimator.DefaultBase()
-	for name, base := range map[string]int64{"low": 700, "high": 2000, "none": 0} {
+	for name, base := range map[string]int64{"low": 700, "high": 2000, "none": 0, "also": 0} {
 		s.Partitions[name] = config.Partition{GPUsPerNode: 1, GPUMemMiB: full, BaseCuBLASMiB: base, BaseCuDNNMiB: base}
 	}
 	for partitions, want := range map[string]estimator.Base{
-		"low":      {CuBLASMiB: 700, CuDNNMiB: 700},
-		"none,low": normal,
-		"low,none": normal,
-		"low,high": {CuBLASMiB: 2000, CuDNNMiB: 2000},
+		"low":       {CuBLASMiB: 700, CuDNNMiB: 700},
+		"none,low":  normal,
+		"low,none":  normal,
+		"none,also": normal,
+		"low,high":  {CuBLASMiB: 2000, CuDNNMiB: 2000},
 	} {
 		_, part, _ := s.Partition(partitions)
 		if got := SpecOf(directive.Directive{}, 1, part).Base; got != want {
 			t.Errorf("%s: got %+v, want %+v", partitions, got, want)
+		}
+		// What runs have taught lowers the default, and no figure.
+		if given := part.BaseCuBLASMiB > 0 || part.BaseCuDNNMiB > 0; given == (want == normal) {
+			t.Errorf("%s: base %d and %d MiB given", partitions, part.BaseCuBLASMiB, part.BaseCuDNNMiB)
 		}
 	}
 }

@@ -59,7 +59,11 @@ func smaller(a, b config.Partition) config.Partition {
 		a.TimeSlot = b.TimeSlot
 	}
 	base, other := baseOf(a), baseOf(b)
-	a.BaseCuBLASMiB = max(base.CuBLASMiB, other.CuBLASMiB)
-	a.BaseCuDNNMiB = max(base.CuDNNMiB, other.CuDNNMiB)
+	if other.CuBLASMiB > base.CuBLASMiB {
+		a.BaseCuBLASMiB = b.BaseCuBLASMiB
+	}
+	if other.CuDNNMiB > base.CuDNNMiB {
+		a.BaseCuDNNMiB = b.BaseCuDNNMiB
+	}
 	return a
 }
