@@ -125,6 +125,7 @@ func TestEpilogKeepsForOneJobOfAUser(t *testing.T) {
 		"in its next Prolog":            {with(runs(jobstate.InProlog)), 0},
 		"running again":                 {with(runs(jobstate.None)), 1},
 		"of several partitions":         {with(func(j *schedule.Job) { j.Partition = "gpu,gpu-ex" }), 0},
+		"without a GPU":                 {with(func(j *schedule.Job) { j.Partition, j.MiB = "gpu,gpu-ex", 0 }), 1},
 		"another user's":                {with(func(j *schedule.Job) { j.UID++ }), 1},
 		"held by its user":              {with(func(j *schedule.Job) { j.Priority = 0 }), 1},
 		"waiting for the first time":    {with(func(j *schedule.Job) { j.Restarts = 0 }), 1},

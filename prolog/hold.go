@@ -113,7 +113,7 @@ func (ep *epilog) mayHold(ctx context.Context) bool {
 	queue, err := ep.slurm.Queue(ctx, ep.node.Config.PartitionNames())
 	i := slices.IndexFunc(queue, func(j schedule.Job) bool {
 		waits := j.State != jobstate.Running || j.Reason == jobstate.InProlog
-		whole := j.MiB >= ep.node.Config.Partition[j.Partition].GPUMemMiB
+		whole := j.MiB > 0 && j.MiB >= ep.node.Config.Partition[j.Partition].GPUMemMiB
 		return j.UID == ep.hook.UID && j.ID != ep.hook.JobID && waits && j.Priority > 0 && j.Restarts > 0 && whole
 	})
 	if err == nil && i >= 0 {
