@@ -19,89 +19,76 @@ const (
 	memoryCells = 12
 )
 
-// Print prints a line for each GPU, and below it its jobs and why the GPU is closed.
+// Print prints a line for each GPU, and below the line the GPU's jobs and why the GPU is closed. Nothing of sharing is
+// said of GPUs that an agent only observes: no job waits for the rest of such a GPU.
 func (n Node) Print(w io.Writer, style texttable.Style) error {
-	var b strings.Builder
-	if n.Mode == config.ModeObserve || n.Mode == config.ModeAdvise {
-		n.printObserved(&b, style)
-		_, err := io.WriteString(w, b.String())
-		return err
+	observed := n.Mode == config.ModeObserve || n.Mode == config.ModeAdvise
+	title, columns := heading(n), "USED/LEASED/ALL GiB  MPS  OPEN"
+	if observed {
+		title, columns = observedHeading(n), "USED/ALL GiB  JOBS"
 	}
-	fmt.Fprintf(&b, "%s\n", style.Paint(texttable.Bold, heading(n)))
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", style.Paint(texttable.Bold, title))
 	var head GPU // of the last heading
 	for i, g := range n.GPUs {
 		// A GPU that cannot be read has no source; the line below says so.
 		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {
 			head = g
 			fmt.Fprintf(&b, "%s, SM activity %s\n", g.Model, by(g.Source))
-			fmt.Fprintf(&b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/LEASED/ALL GiB  MPS  OPEN\n", smactCells, "",
-				memoryCells-6, "")
+			fmt.Fprintf(&b, "GPU  UUID      SMACT%-*s MEMORY%-*s %s\n", smactCells, "", memoryCells-6, "", columns)
 		}
-		fmt.Fprintf(&b, "%3d  %-8.8s  %s %4s %s  %-19s  %3s  %s\n", g.Index, shortUUID(g.UUID),
-			smactBar(g, n.SMActMaxPct, style), percent(g),
-			memoryBar(g, style), fmt.Sprintf("%s/%s/%s", gib(g.UsedMiB), gib(g.LeasedMiB), gib(g.TotalMiB)), mpsWord(g),
-			openWord(g, style))
-		if len(g.Leases) > 0 {
-			var jobs []string
-			for _, l := range g.Leases {
-				alone := ""
-				if l.Exclusive {
-					alone = " alone"
-				}
-				if l.Idle {
-					alone += " idle " + age(l.IdleS) + " of"
-				}
-				if l.Slowed > 0 {
-					alone += fmt.Sprintf(" slowed %.1fx", l.Slowed)
-				}
-				jobs = append(jobs, fmt.Sprintf("%d %s %s%s %s", l.JobID, l.User, gib(l.ReserveMiB)+"G", alone, age(l.AgeS)))
-			}
+		limit, closed := n.SMActMaxPct, g.Closed
+		last := fmt.Sprintf("%-19s  %3s  %s", fmt.Sprintf("%s/%s/%s", gib(g.UsedMiB), gib(g.LeasedMiB), gib(g.TotalMiB)),
+			mpsWord(g), openWord(g, style))
+		if observed {
+			g.LeasedMiB = 0 // all of the GPU, of a job that has asked for the GPU
+			limit, closed = 100, g.fault
+			last = fmt.Sprintf("%-12s  %4d", gib(g.UsedMiB)+"/"+gib(g.TotalMiB), len(g.Leases))
+		}
+		fmt.Fprintf(&b, "%3d  %-8.8s  %s %4s %s  %s\n", g.Index, shortUUID(g.UUID), smactBar(g, limit, style), percent(g),
+			memoryBar(g, style), last)
+		var jobs []string
+		for _, l := range g.Leases {
+			jobs = append(jobs, l.text(observed))
+		}
+		if len(jobs) > 0 {
 			fill(&b, jobs)
 		}
-		if g.Closed != "" {
-			fmt.Fprintf(&b, "     %s\n", style.Paint(texttable.Yellow, g.Closed))
+		if closed != "" {
+			fmt.Fprintf(&b, "     %s\n", style.Paint(texttable.Yellow, closed))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// printObserved says nothing of sharing: no job waits for what an observed GPU has left.
-func (n Node) printObserved(b *strings.Builder, style texttable.Style) {
+// text is a job in a line of a GPU's jobs.
+func (l Lease) text(observed bool) string {
+	how := ""
+	if !observed {
+		how = " " + gib(l.ReserveMiB) + "G"
+		if l.Exclusive {
+			how += " alone"
+		}
+	}
+	if l.Idle {
+		how += " idle " + age(l.IdleS) + " of"
+	}
+	if l.Slowed > 0 && !observed {
+		how += fmt.Sprintf(" slowed %.1fx", l.Slowed)
+	}
+	return fmt.Sprintf("%d %s%s %s", l.JobID, l.User, how, age(l.AgeS))
+}
+
+func observedHeading(n Node) string {
 	used := 0
 	for _, g := range n.GPUs {
 		if len(g.Leases) > 0 {
 			used++
 		}
 	}
-	fmt.Fprintf(b, "%s\n", style.Paint(texttable.Bold, fmt.Sprintf("%s: %d GPUs, %d with jobs; the agent %ss; "+
-		"SM activity: %s of %s", n.Name, len(n.GPUs), used, n.Mode, n.Statistic,
-		time.Duration(n.WindowS*float64(time.Second)))))
-	var head GPU // of the last heading
-	for i, g := range n.GPUs {
-		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {
-			head = g
-			fmt.Fprintf(b, "%s, SM activity %s\n", g.Model, by(g.Source))
-			fmt.Fprintf(b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/ALL GiB  JOBS\n", smactCells, "", memoryCells-6, "")
-		}
-		g.LeasedMiB = 0 // all of the GPU, of a job that has asked for the GPU
-		fmt.Fprintf(b, "%3d  %-8.8s  %s %4s %s  %-12s  %4d\n", g.Index, shortUUID(g.UUID), smactBar(g, 100, style),
-			percent(g), memoryBar(g, style), gib(g.UsedMiB)+"/"+gib(g.TotalMiB), len(g.Leases))
-		var jobs []string
-		for _, l := range g.Leases {
-			idle := ""
-			if l.Idle {
-				idle = " idle " + age(l.IdleS) + " of"
-			}
-			jobs = append(jobs, fmt.Sprintf("%d %s%s %s", l.JobID, l.User, idle, age(l.AgeS)))
-		}
-		if len(jobs) > 0 {
-			fill(b, jobs)
-		}
-		if g.fault != "" {
-			fmt.Fprintf(b, "     %s\n", style.Paint(texttable.Yellow, g.fault))
-		}
-	}
+	return fmt.Sprintf("%s: %d GPUs, %d with jobs; the agent %ss; SM activity: %s of %s", n.Name, len(n.GPUs), used,
+		n.Mode, n.Statistic, time.Duration(n.WindowS*float64(time.Second)))
 }
 
 func by(source figure.Source) string {
