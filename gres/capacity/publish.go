@@ -98,11 +98,7 @@ func (p *Publisher) publish(ctx context.Context, agent bool) error {
 	if !ok && !agent {
 		return nil
 	}
-	s, err := p.Book.Snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	counts, err := p.countsOf(s)
+	counts, s, err := p.counts(ctx)
 	if err != nil {
 		return err
 	}
@@ -155,7 +151,7 @@ func (p *Publisher) compare(ctx context.Context) (text string, same bool, err er
 	if err != nil || now != before {
 		return text, false, err
 	}
-	counts, err := p.counts(ctx)
+	counts, _, err := p.counts(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -240,12 +236,11 @@ func (p *Publisher) SetWords(ctx context.Context, words map[string]string) error
 	})
 }
 
-func (p *Publisher) counts(ctx context.Context) (map[string]int64, error) {
-	s, err := p.Book.Snapshot(ctx)
-	if err != nil {
-		return nil, err
+func (p *Publisher) counts(ctx context.Context) (counts map[string]int64, s lease.Snapshot, err error) {
+	if s, err = p.Book.Snapshot(ctx); err == nil {
+		counts, err = p.countsOf(s)
 	}
-	return p.countsOf(s)
+	return counts, s, err
 }
 
 func (p *Publisher) countsOf(s lease.Snapshot) (map[string]int64, error) {
