@@ -234,14 +234,11 @@ func TestPublish(t *testing.T) {
 	if err := p.Book.Release(ctx, jobenv.JobKey{JobID: 7}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Publish(ctx); err != nil || len(s.updates) != 2 {
-		t.Errorf("what is higher, for an agent that reads the GPU again: %v, %d updates", err, len(s.updates))
-	}
-	if err := p.publish(ctx, true); !errors.Is(err, ErrTooSoon) || len(s.updates) != 2 {
+	if err := p.Publish(ctx); !errors.Is(err, ErrTooSoon) || len(s.updates) != 2 {
 		t.Errorf("a third within a second: %v, %d updates", err, len(s.updates))
 	}
 	time.Sleep(minInterval)
-	if err := p.publish(ctx, true); err != nil {
+	if err := p.Publish(ctx); err != nil {
 		t.Error(err)
 	}
 	s.says(t, "after a release", `{"carma1":40536,"carma2":40536,"carmaall":2,"rack":5}`)
@@ -314,7 +311,7 @@ func TestPublishRate(t *testing.T) {
 	ctx := t.Context()
 	begin, changes := time.Now(), 0
 	publish := func() (told bool) {
-		err := p.publish(ctx, true)
+		err := p.Publish(ctx)
 		if err != nil && !errors.Is(err, ErrTooSoon) {
 			t.Fatal(err)
 		}
@@ -520,32 +517,53 @@ func TestPublishWithoutALedger(t *testing.T) {
 	}
 }
 
-// By a reading of before a job's end a GPU has less room than is free: the agent tells of more after the next reading.
+// By a reading of before a job's end a GPU has less room than is free: more is told after the agent's next look.
 func TestPublishBeforeTheGPUIsReadAgain(t *testing.T) {
-	for age, want := range map[time.Duration]string{
-		time.Second:     `{"carma1":22016,"carma2":17920,"carmaall":2}`,
-		5 * time.Second: `{"carma1":23040,"carma2":17920,"carmaall":2}`, // no agent
-	} {
+	const leased, left, free = `{"carma1":22016,"carma2":17920,"carmaall":2}`, `{"carma1":23040,"carma2":17920,"carmaall":2}`,
+		`{"carma1":40536,"carma2":17920,"carmaall":2}`
+	for _, c := range []struct {
+		name   string
+		agent  bool
+		before string
+	}{{"an agent", true, leased}, {"no agent", false, left}} {
 		s := &fakeSlurm{}
 		p := newPublisher(t, s)
-		var readings []gres.Reading
-		for i, used := range []int64{15 << 10, 20 << 10} {
-			readings = append(readings, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40536},
-				Age: age, UsedMiB: used})
+		look := func(usedMiB int64) {
+			var readings []gres.Reading
+			for i, used := range []int64{usedMiB, 20 << 10} {
+				readings = append(readings, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40536},
+					UsedMiB: used})
+			}
+			put := p.Book.PutReadings
+			if c.agent {
+				put = func(ctx context.Context, r []gres.Reading) error { return p.Book.Measure(ctx, r, nil) }
+			}
+			if err := put(t.Context(), readings); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := p.Book.PutReadings(t.Context(), readings); err != nil {
-			t.Fatal(err)
-		}
+		look(15 << 10)
 		grant(t, p.Book, 7, 16<<10)
 		publishFirst(t, p)
+		s.says(t, c.name+" while the job runs", leased)
+		time.Sleep(minInterval)
 		if err := p.Book.Release(t.Context(), jobenv.JobKey{JobID: 7}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(minInterval)
 		if err := p.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.says(t, fmt.Sprint("read ", age, " before"), want)
+		s.says(t, c.name+" after the job's end", c.before)
+		if _, _, err := p.compare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.says(t, c.name+" at the next comparison", c.before)
+		time.Sleep(minInterval)
+		look(0)
+		if err := p.Publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.says(t, c.name+" after the next look", free)
 	}
 }
 

@@ -54,10 +54,10 @@ type Publisher struct {
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last updates were too recent")
 
-// Publish tells slurmctld the node's capacity for an Epilog, if the capacity differs from the one last told: where
-// an agent reads the GPUs, only what is lower, for the agent tells the rest after the next reading. The error is
-// ErrTooSoon if the caller should come again. Where slurmctld was told nothing, as by an agent that compares no
-// counts, Publish tells slurmctld nothing.
+// Publish tells slurmctld the node's capacity if the capacity differs from the one last told, and before the agent
+// has looked at a GPU that a job has left, only what is lower. The error is ErrTooSoon if the caller should come
+// again. The agent begins: where slurmctld was told nothing, as by an agent that compares no counts, Publish tells
+// slurmctld nothing.
 func (p *Publisher) Publish(ctx context.Context) error {
 	return p.publish(ctx, false)
 }
@@ -84,7 +84,7 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 	return err
 }
 
-func (p *Publisher) publish(ctx context.Context, agent bool) error {
+func (p *Publisher) publish(ctx context.Context, begins bool) error {
 	unlock, err := p.lock(ctx)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (p *Publisher) publish(ctx context.Context, agent bool) error {
 		return err
 	}
 	told, ok := noted(text, ok)
-	if !ok && !agent {
+	if !ok && !begins {
 		return nil
 	}
 	counts, s, err := p.counts(ctx)
@@ -105,7 +105,7 @@ func (p *Publisher) publish(ctx context.Context, agent bool) error {
 	if !ok {
 		return p.tell(ctx, counts)
 	}
-	if !agent && soonRead(s.Readings) {
+	if isBehind(s) {
 		counts = lower(told, counts)
 	}
 	if maps.Equal(told, counts) {
@@ -123,12 +123,13 @@ func (p *Publisher) publish(ctx context.Context, agent bool) error {
 	return p.tell(ctx, counts)
 }
 
-// soonRead tells whether an agent reads the GPUs, and will read a GPU again that a job has left. By the reading of
-// before, a part of the GPU is free, and a job that came later and needs no more would pass the first job, which
-// waits for all of the GPU.
-func soonRead(readings []gres.Reading) bool {
-	return slices.ContainsFunc(readings, func(r gres.Reading) bool { return r.Age < 3*time.Second })
-}
+// agentStops is the age of its last look from which on the agent is not expected to look again.
+const agentStops = 3 * time.Second
+
+// isBehind tells whether a job has left its GPUs since the agent looked at the GPUs, and the agent will look again: the
+// Epilog wakes it. By the readings of before, a part of such a GPU is free, and a job that came later and needs no more
+// would pass the first job, which waits for all of the GPU.
+func isBehind(s lease.Snapshot) bool { return s.EndAge < s.AgentAge && s.AgentAge < agentStops }
 
 // compare asks slurmctld what stands in the node's Extra and tells it the counts again if these are not what
 // they should be: who else writes there may have overwritten them. It
@@ -151,9 +152,9 @@ func (p *Publisher) compare(ctx context.Context) (text string, same bool, err er
 	if err != nil || now != before {
 		return text, false, err
 	}
-	counts, _, err := p.counts(ctx)
-	if err != nil {
-		return "", false, err
+	counts, s, err := p.counts(ctx)
+	if err != nil || isBehind(s) {
+		return text, false, err
 	}
 	should, err := merged(text, counts)
 	if err != nil {

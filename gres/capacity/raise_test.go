@@ -113,11 +113,11 @@ func TestPublishRaise(t *testing.T) {
 	if err := p.Book.Release(ctx, jobenv.JobKey{JobID: 7}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.publish(ctx, true); !errors.Is(err, ErrTooSoon) || len(s.updates) != 2 {
+	if err := p.Publish(ctx); !errors.Is(err, ErrTooSoon) || len(s.updates) != 2 {
 		t.Errorf("after the job's end: %v, %d updates", err, len(s.updates))
 	}
 	later(t, p, 1000*time.Second)
-	if err := p.publish(ctx, true); err != nil || len(s.updates) != 3 {
+	if err := p.Publish(ctx); err != nil || len(s.updates) != 3 {
 		t.Errorf("after 1000 s: %v, %d updates", err, len(s.updates))
 	}
 }

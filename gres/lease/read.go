@@ -41,6 +41,7 @@ type Snapshot struct {
 	Holds           []Hold           // GPUs kept for a job
 	PerhapsHeld     []PerhapsHeld    // oldest first
 	AgentAge        time.Duration    // since the agent last looked at the GPUs; Never: not since the boot
+	EndAge          time.Duration    // since an attempt left its GPUs last, if slurmctld has not told its end; or Never
 }
 
 // Never is the age of what has not been.
@@ -77,17 +78,20 @@ func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if s.PerhapsHeld, err = perhapsHeld(q); err != nil {
 		return s, err
 	}
-	s.AgentAge, err = agentAge(q)
-	return s, err
+	if s.AgentAge, err = ageOf(q, "SELECT max(at_ns) FROM measured"); err != nil {
+		return s, wrap(err, "read when the agent looked")
+	}
+	s.EndAge, err = ageOf(q, "SELECT max(at_ns) FROM ended")
+	return s, wrap(err, "read when an attempt ended")
 }
 
-func agentAge(q querier) (time.Duration, error) {
-	var at int64
-	err := q.QueryRow("SELECT at_ns FROM measured").Scan(&at)
-	if errors.Is(err, sql.ErrNoRows) {
-		return Never, nil
+// ageOf is the age of the time that a query returns.
+func ageOf(q querier, query string) (time.Duration, error) {
+	var at sql.NullInt64
+	if err := q.QueryRow(query).Scan(&at); err != nil || !at.Valid {
+		return Never, err
 	}
-	return Now() - time.Duration(at), wrap(err, "read when the agent looked")
+	return Now() - time.Duration(at.Int64), nil
 }
 
 // connection is a connection as a querier.
