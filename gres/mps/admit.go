@@ -18,12 +18,13 @@ import (
 // ErrNotGiven means that a user was not given a daemon: it is still another user's, or none runs.
 var ErrNotGiven = errors.New("the user was not given it")
 
-// noneFor is how long a Prolog waits for the daemon of a single GPU if there is no trace of
-// one: the agent makes the daemon's directory anew between two users.
-const noneFor = time.Second
-
 // lookEvery is the pause between two looks at what is awaited.
 const lookEvery = 20 * time.Millisecond
+
+// noneFor is how many looks in a row at a single GPU find no trace of a daemon before a Prolog gives up: the agent
+// makes the daemon's directory anew between two users. Looks, not time: on a busy machine a Prolog may sleep for
+// longer than the agent takes.
+const noneFor = 50
 
 // Admit makes a daemon ready for the job of a user who holds a lease by now: it waits until the agent
 // has ended all that an earlier user had of the daemon, gives the daemon to the user, alone, and waits
@@ -42,18 +43,21 @@ func (c Control) Admit(ctx context.Context, d gres.Daemon, uid uint32) error {
 
 // give waits until the daemon is the user's.
 func (c Control) give(ctx context.Context, d gres.Daemon, user int64) error {
-	for begin := time.Now(); ; {
+	for none := 0; ; {
 		given, why := c.tryGive(ctx, d, user)
 		if given {
 			return nil
 		}
-		if errors.Is(why, fs.ErrNotExist) {
+		if !errors.Is(why, fs.ErrNotExist) {
+			none = 0
+		} else {
 			// The agent makes the daemon when all of the earlier user's has ended. Without an agent
 			// there is none.
+			none++
 			if ending, _ := filepath.Glob(filepath.Join(endedDir(c.RunDir), name(d)+".*")); len(ending) > 0 {
-				begin = time.Now()
+				none = 0
 			}
-			if why = errors.New("there is none"); !d.Many() && time.Since(begin) > noneFor {
+			if why = errors.New("there is none"); !d.Many() && none > noneFor {
 				return errors.Join(ErrNotGiven, why)
 			}
 		}

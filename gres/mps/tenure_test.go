@@ -239,8 +239,23 @@ func TestStrangersLockIsNoDaemon(t *testing.T) {
 func TestAdmitWaitsForTheEndOfATenure(t *testing.T) {
 	c := Control{RunDir: t.TempDir()}
 	must(t, os.MkdirAll(filepath.Join(endedDir(c.RunDir), "GPU-1.7"), 0o700))
-	ctx, cancel := context.WithTimeout(t.Context(), noneFor+200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), noneFor*lookEvery+200*time.Millisecond)
 	defer cancel()
+	if err := c.Admit(ctx, "GPU-1", userUID); !errors.Is(err, ErrNotGiven) || ctx.Err() == nil {
+		t.Errorf("it gave up: %v", err)
+	}
+}
+
+// However long another user's tenure was awaited, the moment between two directories ends no wait.
+func TestAdmitWaitsBetweenTwoTenures(t *testing.T) {
+	c := Control{RunDir: t.TempDir()}
+	dir := PipeDir(c.RunDir, "GPU-1")
+	must(t, os.MkdirAll(dir, 0o700))
+	must(t, tenure{User: otherUID}.write(dir))
+	ctx, cancel := context.WithTimeout(t.Context(), noneFor*lookEvery+400*time.Millisecond)
+	defer cancel()
+	gone := time.AfterFunc(noneFor*lookEvery+200*time.Millisecond, func() { os.RemoveAll(dir) })
+	defer gone.Stop()
 	if err := c.Admit(ctx, "GPU-1", userUID); !errors.Is(err, ErrNotGiven) || ctx.Err() == nil {
 		t.Errorf("it gave up: %v", err)
 	}
