@@ -141,7 +141,13 @@ func TestToolsShare(t *testing.T) {
 					t.Errorf("%s: job %s ran on %s, not on %v", what, ran[1], ran[2], shared)
 				}
 			}
-			said, r := c.adminComment(m[0][1]), c.report(m[0][1])
+			// A job that was returned to the queue has a record of that, and the other one a moment later.
+			var r report
+			c.eventually(func() string {
+				r = c.report(m[0][1])
+				return r.State
+			}, "^(COMPLETED|FAILED|CANCELLED.*)$")
+			said := c.adminComment(m[0][1])
 			if !strings.Contains(said, `"mode":"shared","method":"user"`) || r.ReserveMiB != w.mib {
 				t.Errorf("%s: %s, %+v, want %d MiB", what, said, r, w.mib)
 			}
