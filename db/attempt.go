@@ -6,15 +6,14 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"carma/db/figure"
+	"carma/db/rows"
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
@@ -24,37 +23,40 @@ import (
 
 // Attempt is one run of a job on one node.
 type Attempt struct {
-	Cluster    string
-	JobID      uint32
-	Restart    uint32
-	Node       string
-	ArrayJobID uint32 // 0: no array, or not known
-	ArrayTask  string
-	Name       string // of the job; empty: not known
-	Account    string
-	User       string
-	UID        uint32
-	Partition  string
-	Submit     time.Time // zero: not known
-	Start, End time.Time
-	State      string // COMPLETED, FAILED, OUT_OF_MEMORY, ...
-	ExitCode   int
-	ExitSignal int
-	Mode       jobenv.Mode
-	Method     string
-	Key        string // of the history; empty: none
-	EstMiB     int64  // per GPU; 0: none
-	ReserveMiB int64  // per GPU
-	FullMiB    int64  // a whole GPU as carma.toml has it; 0: not known
-	GPUs       []AttemptGPU
-	Total      Total `json:"-"` // of the GPUs
-	Neighbours []uint32
-	OOM        string // signature; empty: no OOM
-	OOMNote    string
-	RequeuedTo string
-	Unread     int64 // line of the script that was meant for CARMA and is not read; 0: none
-	clean      bool  // see Clean
+	Cluster    string       `json:"cl"`
+	JobID      uint32       `json:"job"`
+	Restart    uint32       `json:"re,omitempty"`
+	Node       string       `json:"node"`
+	ArrayJobID uint32       `json:"arr,omitempty"` // 0: no array, or not known
+	ArrayTask  string       `json:"task,omitempty"`
+	Name       string       `json:"name,omitempty"` // of the job; empty: not known
+	Account    string       `json:"acct,omitempty"`
+	User       string       `json:"user"`
+	UID        uint32       `json:"uid"`
+	Partition  string       `json:"part"`
+	Submit     time.Time    `json:"sub,omitzero"` // zero: not known
+	Start      time.Time    `json:"start"`
+	End        time.Time    `json:"end"`
+	State      string       `json:"state"` // COMPLETED, FAILED, OUT_OF_MEMORY, ...
+	ExitCode   int          `json:"exit,omitempty"`
+	ExitSignal int          `json:"sig,omitempty"`
+	Mode       jobenv.Mode  `json:"mode"`
+	Method     string       `json:"how"`
+	Key        string       `json:"key,omitempty"`  // of the history; empty: none
+	EstMiB     int64        `json:"est,omitempty"`  // per GPU; 0: none
+	ReserveMiB int64        `json:"res"`            // per GPU
+	FullMiB    int64        `json:"full,omitempty"` // a whole GPU as carma.toml has it; 0: not known
+	GPUs       []AttemptGPU `json:"gpus,omitempty"`
+	Total      Total        `json:"-"` // of the GPUs
+	Neighbours []uint32     `json:"with,omitempty"`
+	OOM        string       `json:"oom,omitempty"` // signature; empty: no OOM
+	OOMNote    string       `json:"note,omitempty"`
+	RequeuedTo string       `json:"to,omitempty"`
+	Unread     int64        `json:"line,omitempty"` // line of the script, meant for CARMA and not read; 0: none
+	clean      bool         // see Clean
 }
+
+func (a *Attempt) times() [3]*time.Time { return [...]*time.Time{&a.Submit, &a.Start, &a.End} }
 
 func (a *Attempt) texts() [15]*string {
 	return [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State,
@@ -79,9 +81,9 @@ const NodeFail = jobstate.NodeFail
 
 // AttemptGPU is what a job did on one GPU.
 type AttemptGPU struct {
-	UUID  string
-	Model string
-	figure.Figures
+	UUID           string `json:"id"`
+	Model          string `json:"model,omitempty"`
+	figure.Figures `json:"did"`
 }
 
 // Total is what a job did on all its GPUs of a node.
@@ -165,11 +167,10 @@ func (d *DB) Put(ctx context.Context, a Attempt) error {
 // PutIfNone writes a record unless the same job, restart and node have a record.
 func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
-		list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", a.JobID, a.Restart, a.Node)
+		list, err := attempts(ctx, tx, "WHERE job_id=? AND restart=? AND node=?", a.JobID, a.Restart, a.Node)
 		if err != nil || len(list) > 0 {
 			return err
 		}
-		a.Total = TotalOf(a.GPUs)
 		return put(tx, &a)
 	})
 	if err != nil {
@@ -183,7 +184,6 @@ func (d *DB) PutAll(ctx context.Context, list []Attempt) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		for i := range list {
 			a := list[i]
-			a.Total = TotalOf(a.GPUs)
 			if err := put(tx, &a); err != nil {
 				return err
 			}
@@ -209,70 +209,27 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// firstColumns are the columns of a record that its generated column line is made of.
-const firstColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
-	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
-	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
-	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to, law_ms, unread`
-
-// added are the columns of later steps of the schema, in their order: none yet.
-var added = []column{}
-
-// column is a column and the step of the schema that adds the column.
-type column struct {
-	step int
-	name string
-}
-
-// attemptColumns are all of a record but the line, in the order in which put gives their values.
-var attemptColumns = func() string {
-	names := firstColumns
-	for _, c := range added {
-		names += ", " + c.name
-	}
-	return names
-}()
-
-var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", version) VALUES (?,?" +
-	strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
+// searched are the columns that records are found by: all of the table but the record and its writer's version.
+const searched = "job_id, cluster, restart, node, array_job_id, account, user, uid, start_ms, end_ms, requeued_to"
 
 func put(tx *sql.Tx, a *Attempt) error {
 	for _, s := range a.texts() {
 		*s = clean(*s)
 	}
-	t := a.Total
-	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, null(a.ArrayJobID),
-		null(a.ArrayTask), null(a.Name), null(a.Account),
-		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal,
-		a.Mode, a.Method, null(a.Key),
-		null(a.EstMiB), a.ReserveMiB, null(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), null(t.Model),
-		null(t.PeakMiB), t.PeakHow, null(t.MeanMiB), t.SMActPct, t.SMActMax, t.SMActHow,
-		whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
-		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		JoinIDs(a.Neighbours), null(a.OOM), null(a.OOMNote), null(a.RequeuedTo),
-		null(toMillis(t.LawS)), null(a.Unread),
-		version.String())
+	a.GPUs = slices.Clone(a.GPUs)
+	for i := range a.GPUs {
+		a.GPUs[i].UUID, a.GPUs[i].Model = clean(a.GPUs[i].UUID), clean(a.GPUs[i].Model)
+	}
+	record, err := a.encode()
 	if err != nil {
 		return err
 	}
-	if err := touch(tx, a.UID); err != nil {
+	if _, err := tx.Exec("INSERT OR REPLACE INTO attempt ("+searched+", record, version) "+
+		"VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", a.JobID, a.Cluster, a.Restart, a.Node, null(a.ArrayJobID), a.Account, a.User,
+		a.UID, millis(a.Start), millis(a.End), null(a.RequeuedTo), record, version.String()); err != nil {
 		return err
 	}
-	if _, err := tx.Exec("DELETE FROM attempt_gpu WHERE job_id=? AND cluster=? AND restart=? AND node=?", a.JobID,
-		a.Cluster, a.Restart, a.Node); err != nil {
-		return err
-	}
-	for slot, g := range a.GPUs {
-		figures, err := json.Marshal(g.Figures)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec("INSERT INTO attempt_gpu VALUES (?,?,?,?,?,?,?,?)", a.JobID, a.Cluster, a.Restart, a.Node, slot,
-			g.UUID, g.Model, string(figures)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return touch(tx, a.UID)
 }
 
 // End is what is known of an attempt only after its Epilog: slurmctld's word on
@@ -307,7 +264,7 @@ func (d *DB) SetEnd(ctx context.Context, e End) (list []Attempt, err error) {
 }
 
 func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
-	list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", e.JobID, e.Restart, e.Node)
+	list, err := attempts(ctx, tx, "WHERE job_id=? AND restart=? AND node=?", e.JobID, e.Restart, e.Node)
 	if err != nil {
 		return nil, err
 	}
@@ -369,53 +326,25 @@ func (a *Attempt) advised(v admincomment.Advice) {
 func (d *DB) Attempts(ctx context.Context, jobs []uint32) ([]Attempt, error) {
 	where := ""
 	if len(jobs) > 0 {
-		where = "WHERE a.job_id IN (" + JoinIDs(jobs) + ") OR a.array_job_id IN (" + JoinIDs(jobs) + ")"
+		where = "WHERE job_id IN (" + JoinIDs(jobs) + ") OR array_job_id IN (" + JoinIDs(jobs) + ")"
 	}
-	list, err := attempts(ctx, d.sql, where)
-	if err != nil {
-		return nil, fmt.Errorf("read records: %w", explain(err))
-	}
-	return list, nil
+	return attempts(ctx, d.sql, where)
 }
 
 type queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-func attempts(ctx context.Context, q queryer, where string, args ...any) (all []Attempt, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT "+lineOf(schemaVersion)+
-		", ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
-		"attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
-		where+" ORDER BY a.job_id, a.cluster, a.restart, a.node, g.slot", args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var line, figures string
-		var g AttemptGPU
-		if err := rows.Scan(&line, &g.UUID, &g.Model, &figures); err != nil {
-			return nil, err
+func attempts(ctx context.Context, q queryer, where string, args ...any) ([]Attempt, error) {
+	found, err := q.QueryContext(ctx, "SELECT record FROM attempt "+where+" ORDER BY job_id, cluster, restart, node",
+		args...)
+	return rows.All(found, explain(err), "read records", func(a *Attempt, scan rows.Scan) error {
+		var record string
+		if err := scan(&record); err != nil {
+			return err
 		}
-		var a Attempt
-		if err := a.parse(line); err != nil {
-			return nil, err
-		}
-		if n := len(all); n == 0 || all[n-1].JobID != a.JobID || all[n-1].Cluster != a.Cluster ||
-			all[n-1].Restart != a.Restart || all[n-1].Node != a.Node {
-			all = append(all, a)
-		}
-		if g.UUID == "" {
-			continue
-		}
-		g.Figures = figure.NoFigures()
-		if err := json.Unmarshal([]byte(figures), &g.Figures); err != nil {
-			return nil, fmt.Errorf("job %d: read figures of GPU %s: %w", a.JobID, g.UUID, err)
-		}
-		last := &all[len(all)-1]
-		last.GPUs = append(last.GPUs, g)
-	}
-	return all, errors.Join(rows.Err())
+		return a.decode(record)
+	})
 }
 
 // null is NULL for a value not known or not there.
@@ -425,13 +354,6 @@ func null[T comparable](v T) any {
 		return nil
 	}
 	return v
-}
-
-func whole(m figure.Measured) any {
-	if !m.Known() {
-		return nil
-	}
-	return int64(math.Round(float64(m)))
 }
 
 func toMillis(s float64) int64 { return int64(math.Round(s * 1000)) }

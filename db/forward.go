@@ -103,9 +103,9 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 		if !known || failed == mostFailed {
 			continue
 		}
-		list, readErr := attempts(ctx, d.sql, "WHERE a.job_id=? AND a.cluster=?", r.job, cluster)
+		list, readErr := attempts(ctx, d.sql, "WHERE job_id=? AND cluster=?", r.job, cluster)
 		if readErr != nil {
-			return 0, fmt.Errorf("read records of job %d: %w", r.job, explain(readErr))
+			return 0, fmt.Errorf("job %d: %w", r.job, readErr)
 		}
 		merged, mergeErr := MergeComment(at, comments[at], list)
 		if mergeErr != nil {

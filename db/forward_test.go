@@ -342,8 +342,8 @@ func FuzzParseComment(f *testing.F) {
 	f.Add(uint32(7), uint32(5), packed(f, []Attempt{attempt(5, 0), attempt(7, 0)}), "")
 	f.Add(uint32(1), uint32(0), "carma1:H4sI", "")
 	f.Add(uint32(1), uint32(0), "carma1:H4sI !~!#$ x", "")
-	f.Add(uint32(1), uint32(0), "JS1:abcd", `[{"JobID":2},{"JobID":1,"Name":"a\u001f\n"}]`)
-	f.Add(uint32(1), uint32(0), "", `[{"JobID":1,"jobid":2}]`)
+	f.Add(uint32(1), uint32(0), "JS1:abcd", `[{"job":2},{"job":1,"name":"a\u001f\n"}]`)
+	f.Add(uint32(1), uint32(0), "", `[{"job":1,"JOB":2}]`)
 	f.Fuzz(func(t *testing.T, job, array uint32, before, records string) {
 		var b bytes.Buffer
 		z := gzip.NewWriter(&b)

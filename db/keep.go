@@ -25,8 +25,6 @@ func (d *DB) Prune(ctx context.Context, records, samples time.Time) (p Pruned, e
 			for _, step := range []string{
 				"INSERT INTO changed SELECT DISTINCT uid, 1 FROM attempt WHERE end_ms < ? ON CONFLICT DO UPDATE SET times = " +
 					"times + 1",
-				"DELETE FROM attempt_gpu WHERE (job_id, cluster, restart, node) IN (SELECT job_id, cluster, restart, node FROM " +
-					"attempt WHERE end_ms < ?)",
 				"DELETE FROM attempt WHERE end_ms < ?",
 			} {
 				r, err := tx.Exec(step, records.UnixMilli())
@@ -73,9 +71,9 @@ func (d *DB) Check(ctx context.Context) (found []string, err error) {
 	}
 	for _, c := range []struct{ what, query string }{
 		{"records that end before they start", "SELECT count(*) FROM attempt WHERE end_ms < start_ms"},
-		{"GPU rows without a record", "SELECT count(*) FROM attempt_gpu WHERE (job_id, cluster, restart, node) NOT IN " +
-			"(SELECT job_id, cluster, restart, node FROM attempt)"},
-		{"records whose energy is less than nothing", "SELECT count(*) FROM attempt WHERE energy_j < 0"},
+		{"records that are no JSON", "SELECT count(*) FROM attempt WHERE NOT json_valid(record)"},
+		{"records whose energy is less than nothing", "SELECT count(*) FROM attempt WHERE CASE WHEN json_valid(record) " +
+			"THEN EXISTS (SELECT 1 FROM json_each(record, '$.gpus') WHERE value ->> '$.did.j' < 0) END"},
 		{"samples with more energy of nobody than in all", "SELECT count(*) FROM sample WHERE unowned_j > energy_j + 0.5"},
 	} {
 		var n int64

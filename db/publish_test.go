@@ -258,33 +258,6 @@ func TestReaderOfAnOldCopy(t *testing.T) {
 	}
 }
 
-// A copy that older programs published lacks what later steps have added.
-func TestLineOfAnOlderStep(t *testing.T) {
-	defer func(was []column) { added = was }(added)
-	added = []column{{schemaVersion + 1, "later"}}
-	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
-	if err := d.Put(t.Context(), attempt(8, 0)); err != nil {
-		t.Fatal(err)
-	}
-	line := func(what string) (text string) {
-		t.Helper()
-		if err := d.sql.QueryRow("SELECT " + what + " FROM attempt a").Scan(&text); err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	old := line("line")
-	if got := line(lineOf(schemaVersion)); got != old+"\x1f" {
-		t.Errorf("before the step: %q", got)
-	}
-	if _, err := d.sql.Exec("ALTER TABLE attempt ADD COLUMN later INTEGER; UPDATE attempt SET later = 5"); err != nil {
-		t.Fatal(err)
-	}
-	if got := line(lineOf(schemaVersion + 1)); got != old+"5\x1f" {
-		t.Errorf("after the step: %q", got)
-	}
-}
-
 // Copies of much are rare.
 func TestPause(t *testing.T) {
 	for _, c := range []struct {

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	sqlite3 "github.com/mattn/go-sqlite3"
@@ -68,8 +67,8 @@ func fill(ctx context.Context, path, from, name string, r Readers) (records int6
 			}
 		}
 	default:
-		keyless := strings.Replace(attemptColumns, " key,", " NULL,", 1)
-		step := "INSERT INTO main.attempt (" + attemptColumns + ") SELECT " + keyless + " FROM live.attempt"
+		step := "INSERT INTO main.attempt (" + searched + ", record) SELECT " + searched +
+			", json_remove(record, '$.key') FROM live.attempt"
 		if uid != 0 {
 			step += fmt.Sprintf(" WHERE uid = %d", uid)
 		}

@@ -47,8 +47,8 @@ func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 	if err != nil {
 		return Happened{}, explain(err)
 	}
-	found, err = d.sql.QueryContext(ctx, "SELECT job_id, end_ms, coalesce(oom_note, '') FROM attempt WHERE job_id IN ("+
-		JoinIDs(q.Neighbours)+") AND end_ms>=?", q.Ended.UnixMilli())
+	found, err = d.sql.QueryContext(ctx, "SELECT job_id, end_ms, coalesce(record ->> 'note', '') FROM attempt "+
+		"WHERE job_id IN ("+JoinIDs(q.Neighbours)+") AND end_ms>=?", q.Ended.UnixMilli())
 	_, err = rows.All(found, err, "read ends of co-located jobs", func(_ *struct{}, scan rows.Scan) error {
 		var job uint32
 		var ms int64

@@ -34,7 +34,7 @@ func TestSpool(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	// No record; and one in the file of another.
-	for name, text := range map[string]string{"0.json": "{", "9.0.n1.json": `{"JobID":7,"Node":"n1","User":"mallory"}`} {
+	for name, text := range map[string]string{"0.json": "{", "9.0.n1.json": `{"job":7,"node":"n1","user":"mallory"}`} {
 		if err := os.WriteFile(filepath.Join(s.Dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -64,8 +64,8 @@ func FuzzSpooled(f *testing.F) {
 	}
 	f.Add("7.1.n1.json", text)
 	f.Add("8.1.n1.json", text)
-	f.Add("7.1.n1.json", []byte(`{"JobID":7,"Restart":1,"Node":"n1","jobid":8}`))
-	f.Add("7.1.json", []byte(`{"JobID":7,"Restart":1,"Node":"../n1"}`))
+	f.Add("7.1.n1.json", []byte(`{"job":7,"restart":1,"node":"n1","JOB":8}`))
+	f.Add("7.1.json", []byte(`{"job":7,"restart":1,"node":"../n1"}`))
 	f.Fuzz(func(t *testing.T, name string, text []byte) {
 		a, ok := spooled(name, text)
 		if ok && (fmt.Sprintf("%d.%d.", a.JobID, a.Restart) != name[:len(name)-len(a.Node)-len(".json")] ||

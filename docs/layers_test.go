@@ -333,7 +333,7 @@ func TestWires(t *testing.T) {
 		{"constraints on a node's Extra", ")&(", "slurmbridge/extra/job.go"},
 		{"records", "json:\"stderr\"", "prolog/jobmeta.go"}, // begun, in the ledger
 		{"records", "carma1:", "db/comment.go"},
-		{"records", "attempt_gpu", "db/"},
+		{"records", "job_id, cluster, restart", "db/"},
 		// For people; what is read back of it decides nothing.
 		{"tokens in AdminComment", "carma-retry=", "slurmbridge/admincomment/admincomment.go"},
 		{"tokens in AdminComment", "carma-advice=", "slurmbridge/admincomment/admincomment.go"}, // its key teaches

@@ -109,15 +109,7 @@ var recipes = map[string][]change{
 `),
 	},
 	"a figure of a record that is not recorded yet": {
-		{"db/schema/0002.sql", "", "-- SPDX-License-Identifier: Apache-2.0\n\n" +
-			"ALTER TABLE attempt ADD COLUMN tries INTEGER;\n\n" +
-			"INSERT INTO changed SELECT DISTINCT uid, 1 FROM attempt WHERE true " +
-			"ON CONFLICT DO UPDATE SET times = times + 1;\n"},
-		{"db/db.go", "1\n\n// Errors that", "1 + "},
-		{"db/attempt.go", "\tclean      bool", "\tTries      int64\n"},
-		{"db/attempt.go", "}\n\n// column is", "{2, \"tries\"}"},
-		{"db/attempt.go", "\n\t\tversion.String())", " null(a.Tries),"},
-		{"db/scan.go", "\ta.clean = !p.foreign", "\ta.Tries = p.number()\n"},
+		{"db/attempt.go", "\tclean      bool", "\tTries      int64        `json:\"tries,omitempty\"`\n"},
 		test("db/figure_recipe_test.go", "\t\"path/filepath\"\n", `
 	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
 	a := attempt(7, 0)

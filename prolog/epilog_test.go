@@ -802,7 +802,7 @@ func TestEpilogClosesAGPU(t *testing.T) {
 func TestJobMetaOfAnOlderForm(t *testing.T) {
 	w := newWorld(t)
 	held := lease.Held{Job: lease.Job{JobKey: jobenv.JobKey{JobID: 7, Restart: 1}, UID: 1000, About: json.RawMessage(
-		`{"user":"alice","partition":"gpu","mode":"shared","method":"user","est_mib":1,"full_mib":2,"stderr":{}}`)}}
+		`{"user":"alice","part":"gpu","mode":"shared","method":"user","est_mib":1,"full_mib":2,"stderr":{}}`)}}
 	m := w.metaOf(held)
 	if m.JobID != 7 || m.Restart != 1 || m.UID != 1000 || m.User != "alice" || m.Mode != jobenv.ModeShared ||
 		m.FullMiB != w.Config.Partition["gpu"].GPUMemMiB || m.FullMiB == 0 {

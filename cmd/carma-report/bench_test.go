@@ -18,7 +18,7 @@ import (
 )
 
 // BenchmarkMillion runs every view over a million jobs. CARMA_BENCH_DB keeps the
-// database, a third of a gigabyte, for the next time.
+// database, 700 MB, for the next time.
 func BenchmarkMillion(b *testing.B) {
 	bound()
 	path := os.Getenv("CARMA_BENCH_DB")

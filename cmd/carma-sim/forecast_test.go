@@ -138,8 +138,9 @@ func TestForecastOfNonsense(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
 	begin := time.Date(2026, 1, 5, 9, 0, 0, 0, time.UTC).Unix()
 	for i, a := range []db.Attempt{
-		{Submit: at(1), Start: at(2), End: at(1 << 40)}, {Submit: at(1 << 40), Start: at(begin), End: at(begin + 60)},
-		{Submit: at(-1 << 40), Start: at(begin), End: at(begin)},
+		{Submit: at(1), Start: at(2), End: at(253_402_000_000)},
+		{Submit: at(253_402_000_000), Start: at(begin), End: at(begin + 60)},
+		{Submit: at(-60_000_000_000), Start: at(begin), End: at(begin)},
 		{Submit: at(begin), Start: at(begin + 9), End: at(begin + 1)},
 		{Submit: at(begin), Start: at(begin), End: at(begin + 1)},
 	} {

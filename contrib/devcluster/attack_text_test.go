@@ -282,7 +282,7 @@ func forgedRecord(t *testing.T, job string) string {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	now := time.Now().UTC().Format(time.RFC3339)
-	if _, err := fmt.Fprintf(z, `[{"JobID":%s,"Node":"n9","UID":1,"State":"FAILED","End":%q}]`, job, now); err != nil {
+	if _, err := fmt.Fprintf(z, `[{"job":%s,"node":"n9","uid":1,"state":"FAILED","end":%q}]`, job, now); err != nil {
 		t.Fatal(err)
 	}
 	if err := z.Close(); err != nil {

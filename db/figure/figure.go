@@ -16,19 +16,19 @@ const (
 
 // Figures is what a job did on one GPU while it held the GPU.
 type Figures struct {
-	PeakMiB   int64        `json:"peak_mib"` // 0: not known
-	PeakFrom  MemorySource `json:"peak_from"`
-	MeanMiB   int64        `json:"mean_mib"`  // while its processes were there; 0: not known
-	SMActPct  Measured     `json:"smact_pct"` // mean of its own
-	SMActMax  Measured     `json:"smact_max"`
-	SMActFrom Source       `json:"smact_from"`
-	EnergyJ   Measured     `json:"energy_j"` // its share
-	IdleJ     Measured     `json:"idle_j"`   // of the share, the idle floor
-	LeaseS    float64      `json:"lease_s"`  // time for which the job held the GPU, as far as measured
-	HeldS     float64      `json:"held_s"`   // the same, divided by the holders at the time
-	SharedS   float64      `json:"shared_s"` // of LeaseS, with other holders
-	AloneS    Measured     `json:"alone_s"`  // time that the same work takes alone
-	LawS      float64      `json:"law_s"`    // the same, as the law of interference expects; 0: not known
+	PeakMiB   int64        `json:"peak"` // 0: not known
+	PeakFrom  MemorySource `json:"by"`
+	MeanMiB   int64        `json:"mean"` // while its processes were there; 0: not known
+	SMActPct  Measured     `json:"act"`  // mean of its own
+	SMActMax  Measured     `json:"max"`
+	SMActFrom Source       `json:"of"`
+	EnergyJ   Measured     `json:"j"`             // its share
+	IdleJ     Measured     `json:"idle"`          // of the share, the idle floor
+	LeaseS    float64      `json:"s"`             // time for which the job held the GPU, as far as measured
+	HeldS     float64      `json:"held"`          // the same, divided by the holders at the time
+	SharedS   float64      `json:"shared"`        // of LeaseS, with other holders
+	AloneS    Measured     `json:"alone"`         // time that the same work takes alone
+	LawS      float64      `json:"law,omitempty"` // the same, as the law of interference expects; 0: not known
 }
 
 // NoFigures are the figures of a job that was never measured.

@@ -1,78 +1,24 @@
--- Times are seconds since 1970, in attempt milliseconds; sizes MiB per GPU;
--- NULL means unknown.
+-- Times are seconds since 1970, in attempt milliseconds; NULL means unknown.
 
--- One row for each attempt of a job on a node, written when it ends there. The
--- figures are those of attempt_gpu put together.
+-- One row for each attempt of a job on a node, written when it ends there.
 CREATE TABLE attempt (
   job_id       INTEGER NOT NULL,
   cluster      TEXT NOT NULL,
   restart      INTEGER NOT NULL,
   node         TEXT NOT NULL,
   array_job_id INTEGER,
-  array_task   TEXT,
-  name         TEXT,
-  account      TEXT,
+  account      TEXT NOT NULL,    -- empty: not known
   user         TEXT NOT NULL,
   uid          INTEGER NOT NULL,
-  partition    TEXT NOT NULL,
-  submit_ms    INTEGER,
   start_ms     INTEGER NOT NULL,
   end_ms       INTEGER NOT NULL,
-  state        TEXT NOT NULL,
-  exit_code    INTEGER NOT NULL,
-  exit_signal  INTEGER NOT NULL,
-  mode         TEXT NOT NULL,
-  method       TEXT NOT NULL,
-  key          TEXT,             -- of the history
-  est_mib      INTEGER,
-  reserve_mib  INTEGER NOT NULL,
-  full_mib     INTEGER,          -- a whole GPU as carma.toml has it
-  gpus         TEXT NOT NULL,    -- UUIDs, "GPU-a,GPU-b"
-  model        TEXT,             -- of the GPUs
-  peak_mib     INTEGER,          -- of the GPU with the highest
-  peak_how     TEXT NOT NULL,    -- exact, shared, unknown
-  mean_mib     INTEGER,
-  smact_pct    REAL,             -- mean over the GPUs, of the job's own
-  smact_max    REAL,
-  smact_how    TEXT NOT NULL,
-  energy_j     INTEGER,          -- the job's share, all GPUs
-  idle_j       INTEGER,          -- of it, the idle floor
-  energy_how   TEXT NOT NULL,
-  lease_ms     INTEGER NOT NULL, -- GPU time held, as far as it was measured
-  held_ms      INTEGER NOT NULL, -- the same, divided by the holders at the time
-  shared_ms    INTEGER NOT NULL, -- of lease_ms, with other holders
-  alone_ms     INTEGER,          -- GPU time that the same work takes alone
-  neighbours   TEXT NOT NULL,    -- job ids, "12,13"
-  oom          TEXT,             -- signature
-  oom_note     TEXT,             -- evidence, or why nothing was done
   requeued_to  TEXT,             -- partition
-  law_ms       INTEGER,          -- GPU time that the work takes alone by the law of interference; NULL: not known
-  unread       INTEGER,          -- line of the script that was meant for CARMA and is not read; NULL: none
-  -- All of the above as one text, each value followed by a unit separator: a
-  -- report that reads a million records makes one of it in a tenth of the time.
-  line         TEXT NOT NULL GENERATED ALWAYS AS (format(replace('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', 'x', '%s' || char(31)),
-                 job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
-                 submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib,
-                 gpus, model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
-                 lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to,
-                 law_ms, unread)) STORED,
-  version      TEXT,             -- of the CARMA that wrote the record last; in no copy for users and in no line
+  record       TEXT NOT NULL,    -- all of it, the above too: JSON of db.Attempt; no key in a copy for users
+  version      TEXT,             -- of the CARMA that wrote the record last; in no copy for users
   PRIMARY KEY (job_id, cluster, restart, node)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX attempt_array ON attempt (array_job_id) WHERE array_job_id IS NOT NULL;
-
-CREATE TABLE attempt_gpu (
-  job_id     INTEGER NOT NULL,
-  cluster    TEXT NOT NULL,
-  restart    INTEGER NOT NULL,
-  node       TEXT NOT NULL,
-  slot       INTEGER NOT NULL,
-  uuid       TEXT NOT NULL,
-  model      TEXT NOT NULL,
-  figures    TEXT NOT NULL,      -- JSON of gres.Figures
-  PRIMARY KEY (job_id, cluster, restart, node, slot)
-) STRICT, WITHOUT ROWID;
 
 -- A series for each GPU; old samples are put together to longer ones.
 CREATE TABLE sample (

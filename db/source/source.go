@@ -69,7 +69,7 @@ func Scan(ctx context.Context, sources []Source, filter db.Filter, f func([]db.A
 	for _, src := range sources {
 		err := src.Scan(ctx, filter, func(attempts []db.Attempt) error {
 			for _, a := range attempts {
-				a.Neighbours, a.Total.UUIDs = slices.Clone(a.Neighbours), slices.Clone(a.Total.UUIDs)
+				a.Neighbours, a.GPUs = slices.Clone(a.Neighbours), nil // reports show the sums
 				all = append(all, a)
 			}
 			return nil

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/db/figure"
+)
+
+// The records that CARMA writes are read without encoding/json, but for texts with characters that JSON escapes.
+func TestParserReadsWhatIsWritten(t *testing.T) {
+	bare := Attempt{Start: time.Unix(1, 0), End: time.Unix(2, 0), GPUs: []AttemptGPU{{Figures: figure.NoFigures()}}}
+	escaped, foreign, long := attempt(7, 0), attempt(7, 0), attempt(7, 0)
+	escaped.Name, foreign.Name, long.GPUs[0].SMActPct = "a\"b", "größe", figure.Measured(100)/3
+	for name, c := range map[string]struct {
+		a    Attempt
+		fast bool
+	}{"all fields": {attempt(7, 1), true}, "few fields": {bare, true}, "escaped": {escaped, false},
+		"foreign": {foreign, true}, "many digits": {long, true}} {
+		text, err := c.a.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a Attempt
+		p := parser{rest: text}
+		if got := p.object(reflect.ValueOf(&a).Elem(), attemptMembers); got != c.fast {
+			t.Errorf("%s: %v at %q of %s", name, got, p.rest, text)
+		}
+		if err := a.decode(text); err != nil || a.clean != (c.fast && name != "foreign") {
+			t.Errorf("%s: clean %v, %v", name, a.clean, err)
+		}
+		c.a.Total, c.a.clean = TotalOf(c.a.GPUs), a.clean
+		if got, want := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", c.a); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
+		}
+	}
+}
+
+// What the parser reads, encoding/json reads the same.
+func FuzzParser(f *testing.F) {
+	text, err := attempt(7, 0).encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	for _, change := range [][2]string{{`"job":7`, `"job":07`}, {`"job":7`, `"job":4294967296`}, {"n1", "\xff"}, {"n1", "\n"},
+		{"n1", "\u00e9"}, {`"exit":1`, `"exit":-1`}, {"9000", "9e3"}, {"9000", "-0.5"}, {"9000", "null"},
+		{"1970", "19700"}, {",", ",,"}, {"}", ",}"}, {`"node"`, `"job"`}, {`[8,9]`, `[]`}, {`[8,9]`, `null`}} {
+		f.Add(strings.Replace(text, change[0], change[1], 1))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var got, want Attempt
+		p := parser{rest: text}
+		if !p.object(reflect.ValueOf(&got).Elem(), attemptMembers) || p.rest != "" ||
+			json.Unmarshal([]byte(text), &want) != nil {
+			return
+		}
+		if got, want := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if got.Clean(); !p.foreign {
+			if clean := fmt.Sprintf("%+v", got); clean != fmt.Sprintf("%+v", want) {
+				t.Errorf("%s is not clean", text)
+			}
+		}
+	})
+}
