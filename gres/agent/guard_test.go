@@ -102,7 +102,11 @@ func (d *daemons) Kill(_ context.Context, on gres.Daemon) error {
 	d.lock.Unlock()
 	return d.note("kills", on)
 }
-func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
+func (d *daemons) Terminate(ctx context.Context, on gres.Daemon, _ int) error {
+	if on == d.silent {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	return d.note("terminate", on)
 }
 func (d *daemons) Clients(context.Context, gres.Daemon) ([]int, error) { return []int{1, 2, 3}, d.err }
@@ -287,7 +291,7 @@ func TestSilentDaemonIsReplaced(t *testing.T) {
 func (m *Daemons) idle(d gres.Daemon) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	return !m.of[d].busy.Load()
+	return !m.of[d].busy
 }
 
 // A set that a job leases while the agent ends it goes on.

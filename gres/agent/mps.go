@@ -51,42 +51,111 @@ type Daemons struct {
 	of   map[gres.Daemon]*served
 }
 
-// served is what is known of a daemon. The fields after busy belong to the goroutine that has set busy.
+// served is what is known of a daemon. Daemons.lock guards busy to hush; the fields after hush belong to the
+// goroutine that has set busy.
 type served struct {
 	due    atomic.Bool // a check is due
-	busy   atomic.Bool
-	failed bool          // to start, since the last check
-	silent int           // unanswered questions in a row
-	free   time.Duration // since when no lease names the daemon; 0: a lease does, or none ever did
+	busy   bool
+	next   func()             // what a look asked for meanwhile, the last of several looks
+	leases []gres.Lease       // at the last look
+	hush   context.CancelFunc // ends a question to the daemon; nil: none is asked
+	failed bool               // to start, since the last check
+	silent int                // unanswered questions in a row
+	free   time.Duration      // since when no lease names the daemon; 0: a lease does, or none ever did
 }
 
-// serve does something about a daemon, unless something is being done. A check due then is
-// made at the next look.
-func (m *Daemons) serve(ctx context.Context, d gres.Daemon, due bool, do func(context.Context, *served)) {
+// serve does something about a daemon. While something else is being done, that waits for the end (later), or is left
+// out. A Prolog pokes the agent once, and waits.
+func (m *Daemons) serve(ctx context.Context, d gres.Daemon, later bool, do func(context.Context, *served)) {
 	m.lock.Lock()
-	s := m.of[d]
-	if s == nil {
-		if m.of == nil {
-			m.of = map[gres.Daemon]*served{}
+	defer m.lock.Unlock()
+	s := m.known(d)
+	run := func() {
+		ctx, cancel := context.WithTimeout(ctx, mpsDeadline)
+		defer cancel()
+		if ctx.Err() == nil {
+			do(ctx, s)
 		}
-		s = &served{}
-		m.of[d] = s
 	}
-	m.lock.Unlock()
-	if due {
-		s.due.Store(true)
-	}
-	if ctx.Err() != nil || !s.busy.CompareAndSwap(false, true) {
+	switch {
+	case s.busy && later:
+		s.next = run
+		return
+	case s.busy:
 		return
 	}
+	s.busy = true
 	m.work.Add(1)
 	go func() {
 		defer m.work.Done()
-		defer s.busy.Store(false)
-		ctx, cancel := context.WithTimeout(ctx, mpsDeadline)
-		defer cancel()
-		do(ctx, s)
+		for run != nil {
+			run()
+			m.lock.Lock()
+			run, s.next = s.next, nil
+			s.busy = run != nil
+			m.lock.Unlock()
+		}
 	}()
+}
+
+// known is what is known of a daemon, under the lock.
+func (m *Daemons) known(d gres.Daemon) *served {
+	if m.of == nil {
+		m.of = map[gres.Daemon]*served{}
+	}
+	if m.of[d] == nil {
+		m.of[d] = &served{}
+	}
+	return m.of[d]
+}
+
+// attend serves a daemon at a look. A question to the daemon ends where the daemon is to be another user's: no user's
+// silence costs the next one time.
+func (m *Daemons) attend(ctx context.Context, d gres.Daemon, check bool, leases []gres.Lease,
+	do func(context.Context, *served)) {
+	m.lock.Lock()
+	s := m.known(d)
+	s.leases = leases
+	hush := s.hush
+	m.lock.Unlock()
+	if check {
+		s.due.Store(true)
+	}
+	if hush != nil && m.passes(d, leases) {
+		hush()
+	}
+	m.serve(ctx, d, true, do)
+}
+
+// passes tells whether a daemon is to be another user's, or its GPUs another daemon's.
+func (m *Daemons) passes(d gres.Daemon, leases []gres.Lease) bool {
+	user, _ := m.MPS.Tenant(d)
+	others := false
+	for _, l := range leases {
+		if l.Daemon == d && int64(l.UID) == user {
+			return false
+		}
+		others = others || d.Serves(l.UUID)
+	}
+	return others
+}
+
+// question is the time that a daemon has for its answer: none if the daemon is to be another user's by now.
+func (m *Daemons) question(ctx context.Context, s *served, d gres.Daemon) (_ context.Context, over func()) {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	m.lock.Lock()
+	s.hush = cancel
+	leases := s.leases // a look may have come since the work began
+	m.lock.Unlock()
+	if m.passes(d, leases) {
+		cancel()
+	}
+	return ctx, func() {
+		m.lock.Lock()
+		defer m.lock.Unlock()
+		s.hush = nil
+		cancel()
+	}
 }
 
 // forget drops what is known of sets that have ended.
@@ -94,7 +163,7 @@ func (m *Daemons) forget(known []gres.Daemon) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	for d, s := range m.of {
-		if !s.busy.Load() && !slices.Contains(known, d) {
+		if !s.busy && !slices.Contains(known, d) {
 			delete(m.of, d)
 		}
 	}
@@ -141,10 +210,12 @@ func (m *Daemons) check(ctx context.Context, v view, check bool) {
 		}
 		d := gres.Daemon(sample.UUID)
 		all = append(all, d)
-		m.serve(ctx, d, check, func(ctx context.Context, s *served) { m.keepGPU(ctx, s, sample, v.snapshot, sets) })
+		m.attend(ctx, d, check, v.snapshot.Leases, func(ctx context.Context, s *served) {
+			m.keepGPU(ctx, s, sample, v.snapshot, sets)
+		})
 	}
 	for _, d := range used {
-		m.serve(ctx, d, check, func(ctx context.Context, s *served) { m.keepSet(ctx, s, d, v.snapshot) })
+		m.attend(ctx, d, check, v.snapshot.Leases, func(ctx context.Context, s *served) { m.keepSet(ctx, s, d, v.snapshot) })
 	}
 	m.forget(all)
 }
@@ -166,7 +237,7 @@ func (m *Daemons) keepGPU(ctx context.Context, s *served, sample gres.Sample, v 
 		return
 	}
 	if m.keepOne(ctx, s, d, v, due) && due {
-		m.endLeftovers(ctx, sample, v.Leases, sets)
+		m.endLeftovers(ctx, s, sample, v.Leases, sets)
 	}
 }
 
@@ -218,7 +289,10 @@ func (m *Daemons) keepOne(ctx context.Context, s *served, d gres.Daemon, v lease
 	if !runs && s.failed {
 		return false
 	}
-	if due || !runs || has != s.tenant(d, has, v.Leases, lease.Now()) {
+	if wants := s.tenant(d, has, v.Leases, lease.Now()); due || !runs || has != wants {
+		if has != wants { // the next user's daemon has not been asked yet
+			s.silent = 0
+		}
 		s.failed = !m.keep(ctx, s, d)
 	}
 	if s.failed || !due && s.silent == 0 || !slices.Contains(daemonsOf(v.Leases), d) {
@@ -232,7 +306,7 @@ func (m *Daemons) keepOne(ctx context.Context, s *served, d gres.Daemon, v lease
 
 // ask asks a daemon whether a server has faulted, and counts unanswered questions.
 func (m *Daemons) ask(ctx context.Context, s *served, d gres.Daemon, leases []gres.Lease) {
-	err := m.checkFault(ctx, d, leases)
+	err := m.checkFault(ctx, s, d, leases)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.silent++
 	} else if err == nil {
@@ -295,15 +369,19 @@ func (m *Daemons) readmit(ctx context.Context, sample gres.Sample, used []gres.D
 
 // checkFault quarantines the GPUs of a daemon whose server reports by its status that it
 // has faulted. The error is DeadlineExceeded if the daemon does not answer.
-func (m *Daemons) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lease) error {
-	asked, cancel := context.WithTimeout(ctx, askDeadline)
+func (m *Daemons) checkFault(ctx context.Context, s *served, d gres.Daemon, leases []gres.Lease) error {
+	asked, over := m.question(ctx, s, d)
 	faulted, err := m.MPS.Faulted(asked, d)
-	late := ctx.Err() == nil && asked.Err() != nil
-	cancel()
-	if err != nil {
+	ended := asked.Err()
+	over()
+	switch {
+	case err == nil:
+	case errors.Is(ended, context.Canceled): // by a look, or with the agent
+		return ended
+	default:
 		m.Log.Warn("query the MPS daemon", "error", err)
-		if late {
-			return context.DeadlineExceeded
+		if ctx.Err() == nil && ended != nil {
+			return ended
 		}
 		return err
 	}
@@ -326,7 +404,8 @@ func (m *Daemons) checkFault(ctx context.Context, d gres.Daemon, leases []gres.L
 
 // endLeftovers ends MPS clients of jobs that hold the GPU no more: what a job left
 // behind that Slurm killed.
-func (m *Daemons) endLeftovers(ctx context.Context, sample gres.Sample, leases []gres.Lease, sets []gres.Daemon) {
+func (m *Daemons) endLeftovers(ctx context.Context, s *served, sample gres.Sample, leases []gres.Lease,
+	sets []gres.Daemon) {
 	for _, p := range sample.Processes {
 		if !p.MPS {
 			continue
@@ -340,7 +419,10 @@ func (m *Daemons) endLeftovers(ctx context.Context, sample gres.Sample, leases [
 			if !d.Serves(sample.UUID) {
 				continue
 			}
-			if err := m.MPS.Terminate(ctx, d, p.PID); err != nil {
+			asked, over := m.question(ctx, s, d)
+			err := m.MPS.Terminate(asked, d, p.PID)
+			over()
+			if err != nil {
 				m.Log.Error("terminate an MPS client", "error", err)
 			}
 		}
@@ -358,7 +440,7 @@ func (m *Daemons) stop(uuids iter.Seq[string]) {
 		sets = append(sets, gres.Daemon(uuid))
 	}
 	for _, d := range sets {
-		m.serve(context.Background(), d, false, func(ctx context.Context, _ *served) {
+		m.serve(context.Background(), d, true, func(ctx context.Context, _ *served) {
 			err := m.MPS.End(ctx, d, func() (bool, error) {
 				s, err := m.Leases.Snapshot(ctx)
 				return slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return d.Serves(l.UUID) }), err
