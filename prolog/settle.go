@@ -57,6 +57,8 @@ func (l *launch) settle(ctx context.Context, until time.Time) error {
 			return nil
 		case l.node.Config.Hooks.Strict && lease.Damaged(err) && !until.IsZero():
 			return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
+		case full && l.yielding.awaits() && !until.IsZero():
+			return ErrUndecided // in another Prolog the wait would begin anew, and for ever where hooks have little time
 		}
 		switch {
 		case granted != nil: // only its tasks do not know yet

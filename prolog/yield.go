@@ -23,10 +23,11 @@ type yielding struct {
 	free   time.Time // since when there are GPUs for the job
 }
 
+// yieldFor is how long the queue must have left GPUs alone: the backfill scheduler looks at all waiting jobs every 30 s
+// (bf_interval). Tests have less.
+var yieldFor = 40 * time.Second
+
 const (
-	// yieldFor is how long the queue must have left GPUs alone: the backfill scheduler looks at all waiting jobs
-	// every 30 s (bf_interval).
-	yieldFor = 40 * time.Second
 	// slurmctld is asked for the queue so often, and given so long to answer.
 	queueEvery    = 5 * time.Second
 	queueDeadline = 3 * time.Second
@@ -53,10 +54,13 @@ func (y *yielding) leaves(d choose.Decision) bool {
 	return !y.nobody && time.Since(y.free) < yieldFor
 }
 
+// awaits tells whether GPUs are in reach, and will be the job's once the queue has left them alone for long enough.
+func (y *yielding) awaits() bool { return !y.free.IsZero() }
+
 // until is when a yielding job need not wait any longer for GPUs in reach. For other GPUs the job does not wait here,
 // in front of the jobs in the queue.
 func (y *yielding) until() time.Time {
-	if y.free.IsZero() {
+	if !y.awaits() {
 		return time.Time{}
 	}
 	return y.free.Add(yieldFor + 2*retryEvery)
@@ -69,7 +73,7 @@ func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool
 	if y.clear {
 		pause = confirmAfter
 	}
-	if y.free.IsZero() || y.nobody || time.Since(y.looked) < pause {
+	if !y.awaits() || y.nobody || time.Since(y.looked) < pause {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, queueDeadline)

@@ -70,19 +70,53 @@ func TestUnbookedJobYields(t *testing.T) {
 		w.Until = time.Now().Add(2 * w.Config.Hooks.Deadline.D())
 		h := hook(7)
 		h.Carma = jobenv.Carma{}
-		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !(c.stays && errors.Is(err, ErrUndecided)) {
+		awaits := !c.leased && (c.stays || c.busy < 2)
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); errors.Is(err, ErrUndecided) != awaits || !awaits && err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		s, err := w.book.Snapshot(t.Context())
 		if err != nil || len(s.Holds) > 0 || (len(s.Leases) > int(c.busy)) != c.leased {
 			t.Errorf("%s: leases %+v, holds %+v, %v", name, s.Leases, s.Holds, err)
 		}
-		if returned := slices.Contains(w.slurm.calls, "incomplete 7"); returned != (!c.leased && !c.stays) {
+		if returned := slices.Contains(w.slurm.calls, "incomplete 7"); returned != (!c.leased && !awaits) {
 			t.Errorf("%s: calls %v", name, w.slurm.calls)
 		}
 		if asked := slices.Contains(w.slurm.calls, "queue gpu"); asked != (c.busy < 2) ||
 			slices.Contains(w.slurm.calls, "words 7") {
 			t.Errorf("%s: asked %v", name, w.slurm.calls)
+		}
+	}
+}
+
+// GPUs that those who wait have left for a while are for a job that yields, also where Prologs have less time than that:
+// the job's tasks wait, and the job does not begin anew each time that it is returned to the queue.
+func TestYieldsForLongerThanThePrologTakes(t *testing.T) {
+	for name, pass := range map[string]bool{"the GPU stays free": true, "another job comes": false} {
+		w := newWorld(t)
+		w.slurm.queue, w.slurm.partitions = []schedule.Job{waits()}, []string{"gpu"}
+		h := hook(7)
+		h.Carma = jobenv.Carma{}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
+			slices.Contains(w.slurm.calls, "incomplete 7") {
+			t.Fatalf("%s: %v, calls %v", name, err, w.slurm.calls)
+		}
+		if !pass {
+			for id := range uint32(2) {
+				other := hook(id + 1)
+				other.Carma.Mode = "exclusive"
+				w.prolog(t, other)
+			}
+		}
+		long := yieldFor
+		yieldFor = time.Second
+		err := w.Settle(t.Context(), h, w.book, w.slurm)
+		yieldFor = long
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		leased := slices.ContainsFunc(w.leases(t), func(l gres.Lease) bool { return l.Job.JobID == 7 })
+		if returned := slices.Contains(w.slurm.calls, "incomplete 7"); leased != pass || returned == pass {
+			t.Errorf("%s: leased %v, returned %v", name, leased, returned)
 		}
 	}
 }
@@ -104,7 +138,9 @@ func TestYieldsToThePartitionsOfTheNode(t *testing.T) {
 		w.Until = time.Now().Add(2 * w.Config.Hooks.Deadline.D())
 		h := hook(7)
 		h.Carma = jobenv.Carma{}
-		w.prolog(t, h)
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); errors.Is(err, ErrUndecided) == c.leased {
+			t.Errorf("%v: %v", c.partitions, err)
+		}
 		asked := slices.DeleteFunc(slices.Clone(w.slurm.calls), func(s string) bool { return !strings.HasPrefix(s, "queue") })
 		if len(w.leases(t)) > 0 != c.leased || strings.Join(asked, "") != c.asked {
 			t.Errorf("%v: leases %+v, calls %v", c.partitions, w.leases(t), w.slurm.calls)
