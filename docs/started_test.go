@@ -44,7 +44,8 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.update":  "a job by its numbers (Target); the callers' words",
 
 	"slurmbridge/sctl Client.Cancel":            "a job by its numbers",
-	"slurmbridge/sctl Client.Chosen":            "a number",
+	"slurmbridge/sctl needs":                    "a number",
+	"slurmbridge/sctl reserved":                 "the name of a reservation, of characters that Slurm's names have",
 	"slurmbridge/sctl Client.Job":               "a number",
 	"slurmbridge/sctl Client.ofNode":            "names of nodes",
 	"slurmbridge/sctl Client.NodeStatus":        "the node's own name",

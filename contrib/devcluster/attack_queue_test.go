@@ -267,6 +267,37 @@ func TestAttackHoldsAfterOOM(t *testing.T) {
 	c.nothingLeft()
 }
 
+// GPUs are not kept on for a job that its user has changed, so that the job cannot run on the node any more, while
+// slurmctld may still say that the job waits for its turn.
+func TestAttackHoldsOfChangedJobs(t *testing.T) {
+	c := up(t)
+	c.settings(map[string]string{"capacity.compare": `"2s"`})
+	c.sh("", "scontrol update NodeName=n1 Features=a; scontrol update NodeName=n2 Features=b")
+	c.sh("", "scontrol create PartitionName=other Nodes=n2 State=UP")
+	c.managed("other", true)
+	four := func(script string) string { return strings.Replace(script, "gpu:1", "gpu:4", 1) }
+	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n" + nearLimit + "echo '" + oomText + "' >&2; exit 1\n"
+	for _, node := range []string{"n1", "n2"} { // no job gets the whole node now
+		c.waiting([]string{c.sbatch(alice, "-w "+node, four(shares("4G")))}, "%T %r", "RUNNING None")
+	}
+	c.sh("", "scontrol create reservation ReservationName=other StartTime=now Duration=60 Flags=IGNORE_JOBS Nodes=n2 Users="+
+		alice)
+	for _, change := range []string{"Features=b", "MinMemoryNode=200000", "MinCPUsNode=65", "MinTmpDiskNode=1000",
+		"Partition=other", "ReservationName=other", "NumNodes=3-3", "Dependency=afterok:1"} {
+		id := c.sbatch(alice, "-w n1", says)
+		c.eventually(c.keptFor, "^10$")
+		c.sh(alice, "scontrol update JobId="+id+" ReqNodeList=")
+		c.update(alice, "JobId="+id+" "+change)
+		start := time.Now()
+		c.eventually(c.keptFor, "^00$") // far less than a hold lasts
+		attacked(t, change, fmt.Sprintf("held for %s more; %s", time.Since(start).Round(time.Second), c.job(id, "%T %r")))
+		c.sh("", "scancel "+id)
+		c.eventually(c.keptFor, "^00$")
+	}
+	c.empty()
+	c.nothingLeft()
+}
+
 // GPUs are not kept for a job whose user has it wait.
 func attackKept(t *testing.T, c *cluster) {
 	c.settings(map[string]string{"hold.after": `"1s"`})

@@ -101,10 +101,10 @@ func wire(a *Agent) {
 		ReturnedJobs
 		EndedJobs
 	})
-	chosen, _ := a.Jobs.(Chosen)
+	places, _ := a.Jobs.(Places)
 	end, _ := a.Records.(Completing)
 	a.Returned = &Returned{Ledger: l, Jobs: j, Log: a.Log}
-	a.Offers = &Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: l, Jobs: chosen, Own: a.Publisher,
+	a.Offers = &Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: l, Jobs: places, Own: a.Publisher,
 		Returned: a.Returned, Node: a.Node, Log: a.Log}
 	a.Ends = &Ends{Node: a.Node, Config: &a.Config, Ledger: l, Jobs: j, Records: end, Log: a.Log}
 	a.Confinement = &Confinement{RunDir: a.RunDir, Ledger: a.Ledger, Jobs: a.Jobs, Owners: a.Owners, Log: a.Log,
@@ -120,7 +120,7 @@ type jobs struct {
 	version sctl.Version
 	starts  map[string]time.Time
 	may     sctl.Job // from when on a known one may start
-	chosen  [2]string
+	away    bool     // the known ones may run on other nodes alone
 
 	released []string
 }
@@ -135,9 +135,7 @@ func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	return sctl.Job{}, sctl.ErrNoJob
 }
 
-func (j *jobs) Chosen(context.Context, uint32) (named, excluded string, err error) {
-	return j.chosen[0], j.chosen[1], j.err
-}
+func (j *jobs) MayRun(context.Context, uint32, string) (bool, error) { return !j.away, j.err }
 
 func (j *jobs) Words(context.Context, uint32) (sctl.Words, error) { return j.words, j.err }
 

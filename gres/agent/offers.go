@@ -18,7 +18,6 @@ import (
 	"carma/gres/steward"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
-	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/policy"
 	"carma/slurmbridge/sctl"
@@ -32,7 +31,7 @@ type Offers struct {
 	Config     *config.Config
 	Thresholds choose.Thresholds
 	Ledger     Holds
-	Jobs       Chosen
+	Jobs       Places
 	Own        OwnNode
 	Returned   *Returned
 	Node       string
@@ -202,7 +201,8 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 					o.Log.Warn("set the start time of a job with a hold", "job", id, "error", err)
 				}
 			}
-			if comes {
+			// A job on several nodes waits for the others.
+			if late = comes && j.Nodes <= 1 && !j.Eligible.After(time.Now()) && o.inVain(id, s); comes && !late {
 				continue
 			}
 		}
@@ -221,23 +221,20 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// inVain tells whether a hold whose time is over has long offered what the job needs.
+// inVain tells whether a hold has long offered what the job needs.
 func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 	return o.ready(job, s) && !slices.ContainsFunc(s.Holds, func(h lease.Hold) bool {
 		return h.JobID == job && h.Offered < steward.VainAfter
 	})
 }
 
-// ask tells whether GPUs are to be kept on for a job, and whether the job's user lets the job run on this node.
+// ask tells whether GPUs are to be kept on for a job, and whether the job may run on this node: slurmctld may say of a
+// job that can run nowhere now that the job waits for its turn.
 func (o *Offers) ask(ctx context.Context, id uint32) (j sctl.Job, comes, here bool, err error) {
 	j, err = o.Jobs.Job(ctx, id)
 	comes, here = err == nil && o.comes(j), true
 	if comes && j.State == jobstate.Pending {
-		var named, excluded string
-		named, excluded, err = o.Jobs.Chosen(ctx, id)
-		names, unread := hostlist.Expand(named)
-		here = unread != nil || len(names) == 0 || len(names) < j.Nodes || slices.Contains(names, o.Node)
-		here = here && !hostlist.Contains(excluded, o.Node)
+		here, err = o.Jobs.MayRun(ctx, id, o.Node)
 	}
 	if errors.Is(err, sctl.ErrNoJob) {
 		comes, err = false, nil
@@ -340,7 +337,7 @@ func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot)
 	}
 	// Its time is over, whatever the steward's clock says, unless the steward decided anew since.
 	ended, vain := o.vain[hold.JobID]
-	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2 || !here
+	vain = vain && ended.Sub(hold.Since) > steward.VainAfter/2 || !here
 	if comes && age < steward.HoldTimeout && !vain {
 		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for a job that preempts its Prolog keeps GPUs
 			return

@@ -119,10 +119,10 @@ type Known interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 }
 
-// Chosen tells of a job and of the nodes that the job's user chose.
-type Chosen interface {
+// Places tells of a job, and whether the job may run on a node when everybody else has gone.
+type Places interface {
 	Known
-	Chosen(ctx context.Context, id uint32) (named, excluded string, err error)
+	MayRun(ctx context.Context, id uint32, node string) (bool, error)
 }
 
 // OwnNode writes in the Extra of the agent's own node.

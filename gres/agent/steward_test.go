@@ -359,18 +359,24 @@ func TestRestAfter(t *testing.T) {
 	}
 }
 
-// A hold that has offered its GPUs for minutes when its time is over was in vain, and the node says
-// so; one that its user's doing ended, or whose job was just returned to the queue, was not.
+// A hold that has offered its GPUs for minutes ends, in vain, and the node says so; a hold that its user's doing ended,
+// or whose time is over and whose job was just returned to the queue, was not in vain.
 func TestHoldInVain(t *testing.T) {
 	decided := time.Now().Add(-31 * time.Minute)
 	hold := steward.Hold{JobID: 7, GPUs: 1, Since: decided}
 	waits := func(reason jobstate.Reason) sctl.Job { return sctl.Job{State: "PENDING", Reason: reason} }
+	on2, later := waits("Resources"), waits("BeginTime")
+	on2.Nodes, later.Restarts = 2, 1
 	for name, c := range map[string]struct {
 		age, offered time.Duration
 		job          sctl.Job
 		lease        bool
 		vain         bool
 	}{
+		"offered for minutes":    {10 * time.Minute, 6 * time.Minute, waits("Resources"), false, true},
+		"a job is on it by now":  {10 * time.Minute, 6 * time.Minute, waits("Resources"), true, false},
+		"waits for another node": {10 * time.Minute, 6 * time.Minute, on2, false, false},
+		"backs off":              {10 * time.Minute, 6 * time.Minute, later, false, false},
 		"offered for long":       {time.Hour, 20 * time.Minute, waits("Resources"), false, true},
 		"just offered":           {time.Hour, time.Minute, waits("Resources"), false, false},
 		"a job is on it":         {time.Hour, 20 * time.Minute, waits("Resources"), true, false},
@@ -380,16 +386,25 @@ func TestHoldInVain(t *testing.T) {
 	} {
 		slurm := &cluster{nodes: []schedule.Node{{Name: "n1", Extra: extraOf(hold)}}}
 		a := stewardOf(slurm, "n1")
-		a.Jobs = &jobs{known: map[uint32]sctl.Job{7: c.job}}
+		j := &jobs{known: map[uint32]sctl.Job{7: c.job}}
+		if c.job.Restarts > 0 {
+			j.may.Submitted, j.may.Eligible = time.Now(), time.Now().Add(10*time.Second)
+		}
+		a.Jobs = j
 		wire(a)
 		s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, GPUs: 1, Age: c.age, Open: true, Offered: c.offered}}}
 		if c.lease {
 			s.Leases = []gres.Lease{held(3, 1000)}
 		}
 		a.Offers.followHolds(t.Context(), s)
-		s.Holds = nil
+		if lasts := c.age < steward.HoldTimeout && c.job.Reason.IsRoom() || c.job.Restarts > 0; c.vain || !lasts {
+			s.Holds = nil
+		}
 		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s)
 		want := `{"rack":4}`
+		if len(s.Holds) > 0 {
+			want = extraOf(hold)
+		}
 		if c.vain {
 			want = fmt.Sprintf(`{"carmavain":"7:%d","rack":4}`, decided.Unix())
 		}

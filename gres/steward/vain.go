@@ -18,9 +18,10 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// VainAfter is how long the GPUs of a hold must have been offered to its job, when its time is
-// over, for the hold to have been in vain: the job cannot start there for a reason that is not
-// seen here (licenses, memory, cores). slurmctld looks at all jobs several times in VainAfter.
+// VainAfter is how long the GPUs of a hold are offered to its job until the hold ends, in vain: the
+// job cannot start there for a reason that is not seen here (cores or memory in use, say).
+// slurmctld looks at all jobs several times in VainAfter. The hold of a job on several nodes, which
+// waits for the others, ends by HoldTimeout alone.
 const VainAfter = 5 * time.Minute
 
 // longestRest is the longest time without a hold for a job whose holds were in vain.
@@ -34,7 +35,7 @@ const longestRest = 24 * time.Hour
 type Vains map[uint32]vain
 
 type vain struct {
-	holds   int    // that timed out
+	holds   int    // in vain
 	since   int64  // Unix time of the last hold's decision
 	request uint32 // the job's request
 	nodes   []uint16
@@ -150,7 +151,7 @@ func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
 		k.nodes = nil
 	}
 	k.since = s.since
-	if now.Sub(decided) >= HoldTimeout/2 {
+	if now.Sub(decided) >= VainAfter {
 		k.holds++
 	}
 	k.nodes = append(slices.Clone(k.nodes[max(0, len(k.nodes)+1-mostNodes):]), hashOf(s.Node))

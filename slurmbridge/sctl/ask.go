@@ -147,16 +147,6 @@ func (c Client) row(ctx context.Context, id uint32, fields []string) ([]string, 
 	return only(rows, text)
 }
 
-// Chosen tells which nodes a job names and which the job excludes, as lists that slurmctld has taken for nodes of its
-// own. squeue --Format of 22.05 has no word for the latter.
-func (c Client) Chosen(ctx context.Context, id uint32) (named, excluded string, err error) {
-	row, err := c.row(ctx, id, []string{"%A", "%n", "%x"})
-	if err != nil {
-		return "", "", err
-	}
-	return noneEmpty(row[1]), noneEmpty(row[2]), nil
-}
-
 // only finds the single row of an id; an array's id brings the rows of its tasks along.
 func only(rows [][]string, id string) ([]string, error) {
 	var found []string

@@ -176,21 +176,6 @@ func TestWords(t *testing.T) {
 	}
 }
 
-func TestChosen(t *testing.T) {
-	for row, want := range map[string][2]string{
-		"12|n[1-2]|n3|": {"n[1-2]", "n3"}, "12||(null)|": {"", ""},
-	} {
-		squeue := `sep=${SQUEUE_FORMAT#%A}; sep=${sep%%\%n*}; echo '` + row + `' | sed "s/|/$sep/g"`
-		named, excluded, err := client(t, map[string]string{"squeue": squeue}).Chosen(t.Context(), 12)
-		if err != nil || named != want[0] || excluded != want[1] {
-			t.Errorf("%s: %q, %q, %v", row, named, excluded, err)
-		}
-	}
-	if _, _, err := client(t, map[string]string{"squeue": ""}).Chosen(t.Context(), 12); !errors.Is(err, ErrNoJob) {
-		t.Errorf("no job: %v", err)
-	}
-}
-
 // Nothing is done without a job, and no text of a user becomes an argument.
 func TestChangesRefused(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "", "scancel": ""})

@@ -88,29 +88,30 @@ func (c Client) Node(ctx context.Context, node string) (extra string, err error)
 	if err != nil {
 		return "", err
 	}
-	return noneEmpty(values[0]), nil
+	return noneEmpty(values[0][0]), nil
 }
 
 // PartitionsOf returns the partitions of a node, hidden partitions as well.
 func (c Client) PartitionsOf(ctx context.Context, node string) ([]string, error) {
-	names, err := c.ofNode(ctx, node, "Partition")
-	for i := range names {
-		names[i] = strings.TrimSuffix(names[i], "*") // the default partition's mark
+	rows, err := c.ofNode(ctx, node, "Partition")
+	var names []string
+	for _, row := range rows {
+		names = append(names, strings.TrimSuffix(row[0], "*")) // the default partition's mark
 	}
 	return names, err
 }
 
-// ofNode returns a field of sinfo's for each partition of a node. ofNode asks as sinfo does for a single node:
+// ofNode returns fields of sinfo's for each partition of a node. ofNode asks as sinfo does for a single node:
 // slurmctld then packs the node and the partitions, where `scontrol show node` has slurmctld pack all nodes (22.05.8
 // with 1,000 nodes: 2.3 ms of slurmctld, not 10.3).
-func (c Client) ofNode(ctx context.Context, node, field string) (values []string, err error) {
+func (c Client) ofNode(ctx context.Context, node string, fields ...string) (rows [][]string, err error) {
 	s := newSeparator()
-	err = c.rows(ctx, s, 1, func(row []string) { values = append(values, row[0]) },
-		"sinfo", "--all", "--Node", "--noheader", "--nodes="+node, "--Format="+s.format([]string{field}))
-	if err == nil && len(values) == 0 {
+	err = c.rows(ctx, s, len(fields), func(row []string) { rows = append(rows, row) },
+		"sinfo", "--all", "--Node", "--noheader", "--nodes="+node, "--Format="+s.format(fields))
+	if err == nil && len(rows) == 0 {
 		err = fmt.Errorf("sinfo: slurmctld knows no partition with node %s", node)
 	}
-	return values, err
+	return rows, err
 }
 
 // SetNodeExtra replaces the Extra of a node (24.11 and later).
