@@ -129,6 +129,7 @@ func (s *slurm) giveBack(task int32) {
 	first, most := s.set.Model.Slurm.BackOffS[0], s.set.Model.Slurm.BackOffS[1]
 	backOff := min(first*float64(int64(1)<<min(given, 10)), most)
 	s.m.requeue(task, max(backOff, s.set.Model.Slurm.RequeueS))
+	s.waitsAgain(task)
 	if h := s.holds[task]; h != nil {
 		s.openHold(h)
 	}

@@ -30,6 +30,7 @@ type slurm struct {
 	queue  queue
 	woken  []int32         // nodes where Prologs wait and a GPU offers more
 	holds  map[int32]*hold // by task
+	again  map[uint32]int  // by user: waiting jobs with whole GPUs that have been back in the queue
 
 	started starts // for the steward
 
@@ -39,6 +40,7 @@ type slurm struct {
 	eligible  []float64 // by task: waits since then; -1: has never waited
 	awaits    []bool    // by task: waits for idle GPUs
 	others    []bool    // by task: its Prolog has met other users' jobs
+	counted   []bool    // by task: in again
 	sentTo    []int32   // by task: node on which its Prolog waits
 	passAt    float64   // slurmctld will look at its queue; +Inf: there is no need
 	err       error
@@ -90,7 +92,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		nodes:    make([]node, m.set.Nodes),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)),
-		sentTo:   make([]int32, len(m.tasks)),
+		sentTo: make([]int32, len(m.tasks)), counted: make([]bool, len(m.tasks)), again: map[uint32]int{},
 		readings: make([]gres.Reading, 0, m.set.GPUs),
 		holds:    map[int32]*hold{}, passAt: math.Inf(1),
 	}
@@ -217,7 +219,8 @@ func (s *slurm) release(id int32) {
 }
 
 // recover is the Epilog's judgement on a job that shared and died of GPU memory. If
-// the job is to be requeued alone, its GPUs are kept.
+// the job is to be requeued alone, its GPUs are kept, unless another such job of the
+// user waits (prolog: mayHold).
 func (s *slurm) recover(id int32, b *booking) {
 	t := &s.m.tasks[id]
 	gpus := t.gpus
@@ -233,7 +236,18 @@ func (s *slurm) recover(id int32, b *booking) {
 		return
 	}
 	*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
-	s.keep(&hold{task: id, node: gpus[0] / int32(s.set.GPUs), gpus: gpus})
+	if s.waitsAgain(id); s.again[t.user] == 1 {
+		s.keep(&hold{task: id, node: gpus[0] / int32(s.set.GPUs), gpus: gpus})
+	}
+}
+
+// waitsAgain counts a job that is back in the queue, if it has booked whole GPUs, until it starts.
+func (s *slurm) waitsAgain(task int32) {
+	if s.counted[task] || s.bookings[task].reserveMiB < s.set.GPUMemMiB {
+		return
+	}
+	s.counted[task] = true
+	s.again[s.m.tasks[task].user]++
 }
 
 func (s *slurm) leased(g int32) *leased {
@@ -369,6 +383,10 @@ func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 	}
 	n.last = uuids[len(uuids)-1]
 	s.dropHold(task)
+	if s.counted[task] {
+		s.counted[task] = false
+		s.again[t.user]--
+	}
 	reserve := b.reserveMiB
 	if b.exclusive {
 		reserve = s.m.capacity
