@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package threadclock measures what work costs by the processor time of its thread, for
-// tests of what a text may cost slurmctld: the time on a wall clock of a busy machine says
-// nothing of the text.
+// tests and benchmarks of what a text may cost slurmctld: the time on a wall clock of a busy
+// machine says nothing of the text.
 package threadclock
 
 import (
@@ -26,17 +26,20 @@ const (
 	tries = 5
 )
 
-// cost is the least processor time that f took of its thread in some tries.
-func cost(f func()) time.Duration {
+// Cost is the processor time that f took of its thread: the mean of some tries, and the least, in
+// which other programs disturbed f least.
+func Cost(tries int, f func()) (mean, least time.Duration) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	least := time.Duration(1<<63 - 1)
+	least = 1<<63 - 1
 	for range tries {
 		before := now()
 		f()
-		least = min(least, now()-before)
+		spent := now() - before
+		mean += spent
+		least = min(least, spent)
 	}
-	return least
+	return mean / time.Duration(tries), least
 }
 
 func now() time.Duration {
@@ -53,7 +56,7 @@ func Judge(t *testing.T, work map[string]func()) {
 	t.Helper()
 	spent := map[string]time.Duration{}
 	for name, f := range work {
-		spent[name] = cost(f)
+		_, spent[name] = Cost(tries, f)
 	}
 	var lines strings.Builder
 	names := slices.SortedFunc(maps.Keys(spent), func(a, b string) int { return int(spent[b] - spent[a]) })

@@ -98,8 +98,7 @@ func (d *Device) Alloc(n int64) Handle {
 	} else {
 		id = d.segment(size, small)
 	}
-	rest := d.blocks[id].size - size
-	switch split := small && rest >= minBlock || !small && rest > smallSize; {
+	switch split := splits(small, d.blocks[id].size-size); {
 	case split && found:
 		d.replace(free, at, d.split(id, size))
 	case split:
@@ -112,6 +111,33 @@ func (d *Device) Alloc(n int64) Handle {
 	d.Allocated += b.size
 	d.PeakAllocated = max(d.PeakAllocated, d.Allocated)
 	return Handle(id)
+}
+
+// Touch is an Alloc and the Free of its block, and gives the block's size. A free block that is large
+// enough is the same afterwards, so that none moves.
+func (d *Device) Touch(n int64) int64 {
+	if n <= 0 {
+		return 0
+	}
+	size := (min(n, maxBytes) + minBlock - 1) / minBlock * minBlock
+	small := size <= smallSize
+	at, found := d.pool(small).bestFit(size)
+	if !found {
+		h := d.Alloc(n)
+		size = d.Size(h)
+		d.Free(h)
+		return size
+	}
+	if have := d.pool(small).lists[at.class][at.index].size; !splits(small, have-size) {
+		size = have
+	}
+	d.PeakAllocated = max(d.PeakAllocated, d.Allocated+size)
+	return size
+}
+
+// splits says whether the rest of a block is large enough to be a block of its own.
+func splits(small bool, rest int64) bool {
+	return small && rest >= minBlock || !small && rest > smallSize
 }
 
 // Size is the rounded size of a live block.
@@ -234,7 +260,9 @@ func (d *Device) split(id int32, size int64) freeEntry {
 	if b.next != 0 {
 		d.blocks[b.next].prev = rest
 	}
-	d.moveTail(id, rest)
+	if d.Expandable {
+		d.moveTail(id, rest)
+	}
 	b.next = rest
 	b.size = size
 	return freeEntry{d.blocks[rest].size, d.blocks[rest].addr, rest}
@@ -256,7 +284,9 @@ func (d *Device) merge(a, b int32) {
 	if n := d.blocks[b].next; n != 0 {
 		d.blocks[n].prev = a
 	}
-	d.moveTail(b, a)
+	if d.Expandable {
+		d.moveTail(b, a)
+	}
 	d.blocks[b] = block{free: true}
 	d.unused = append(d.unused, b)
 }
@@ -278,18 +308,20 @@ func (p *pool) find(b *block) place {
 	return place{c, search(p.lists[c], b.size, b.addr)}
 }
 
-// search gives the first entry that is not before (size, addr).
+// search gives the first entry that is not before (size, addr). The comparison has no branch:
+// which half of a list holds the place is as good as random, and a wrong guess of the processor
+// costs more than the comparison.
 func search(l []freeEntry, size, addr int64) int {
-	lo, hi := 0, len(l)
-	for lo < hi {
-		m := int(uint(lo+hi) >> 1)
-		if l[m].size < size || l[m].size == size && l[m].addr < addr {
-			lo = m + 1
-		} else {
-			hi = m
-		}
+	first, n := 0, len(l)
+	for n > 0 {
+		half := (n + 1) / 2
+		e := &l[first+half-1]
+		_, less := bits.Sub64(uint64(e.addr), uint64(addr), 0)
+		_, less = bits.Sub64(uint64(e.size), uint64(size), less)
+		first += half & -int(less)
+		n = n - half // the upper half may be one longer than is needed
 	}
-	return lo
+	return first
 }
 
 func (d *Device) insert(p *pool, e freeEntry) {

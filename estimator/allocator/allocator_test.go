@@ -166,3 +166,38 @@ func checkSorted(t *testing.T, p *pool) {
 		}
 	}
 }
+
+// A Touch changes nothing that a later Alloc finds.
+func TestTouch(t *testing.T) {
+	for seed := range int64(50) {
+		r := rand.New(rand.NewSource(seed))
+		one, two := New(8), New(8)
+		one.Expandable, two.Expandable = seed%2 == 0, seed%2 == 0
+		var live [][2]Handle
+		for range 2000 {
+			n := int64(1) << r.Intn(27)
+			n += r.Int63n(n) - 1
+			switch k := len(live); {
+			case r.Intn(3) == 0:
+				h := two.Alloc(n)
+				size := two.Size(h)
+				two.Free(h)
+				if got := one.Touch(n); got != size {
+					t.Fatalf("seed %d: a touch of %d bytes takes %d, an allocation %d", seed, n, got, size)
+				}
+			case k > 0 && r.Intn(2) == 0:
+				i := r.Intn(k)
+				one.Free(live[i][0])
+				two.Free(live[i][1])
+				live[i] = live[k-1]
+				live = live[:k-1]
+			default:
+				live = append(live, [2]Handle{one.Alloc(n), two.Alloc(n)})
+			}
+			if one.Reserved != two.Reserved || one.Allocated != two.Allocated || one.PeakAllocated != two.PeakAllocated {
+				t.Fatalf("seed %d: %d reserved, %d allocated, peak %d; by Alloc and Free %d, %d, %d", seed,
+					one.Reserved, one.Allocated, one.PeakAllocated, two.Reserved, two.Allocated, two.PeakAllocated)
+			}
+		}
+	}
+}

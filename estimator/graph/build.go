@@ -113,7 +113,8 @@ func recurrent(r summary.Row) bool { return r.Kind == "RNN" || r.Kind == "LSTM" 
 // maxKinds bounds the class names that are told apart; no model has as many.
 const maxKinds = 512
 
-// intern numbers the class names and notes class and role in each row.
+// intern numbers the class names, gives how many numbers there are, and notes class and role in each
+// row.
 func intern(rows []summary.Row) ([]int32, int) {
 	type note struct {
 		id    int32
@@ -134,6 +135,9 @@ func intern(rows []summary.Row) ([]int32, int) {
 		}
 		kinds[i] = n.id
 		r.Class, r.Role = uint8(n.class), uint16(n.role)
+	}
+	if len(notes) < maxKinds {
+		return kinds, len(notes)
 	}
 	return kinds, maxKinds + 1
 }

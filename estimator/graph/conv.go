@@ -22,6 +22,9 @@ func depthwiseArea(k int64) bool {
 	return false
 }
 
+// denseFit is convFit's best score.
+const denseFit = 3
+
 // convFit says how well a convolution with r's parameters and output can read
 // c channels: 3 dense or depthwise, 2 depthwise with a multiplier, 1 grouped,
 // 0 not. It gives the kernel's area and the groups.
@@ -35,7 +38,7 @@ func convFit(r *summary.Row, c int64) (score int, area, groups int64) {
 			return 0, 0, 0
 		}
 		g := max(int64(r.Attr.Groups), 1)
-		return 3, int64(r.Attr.Kernel[0]) * int64(max(r.Attr.Kernel[1], 1)), g
+		return denseFit, int64(r.Attr.Kernel[0]) * int64(max(r.Attr.Kernel[1], 1)), g
 	}
 	for _, w := range [2]int64{r.Params, r.Params - o} {
 		if w <= 0 || w%o != 0 {
@@ -43,11 +46,11 @@ func convFit(r *summary.Row, c int64) (score int, area, groups int64) {
 		}
 		per := w / o // (c/groups) * area
 		if per%c == 0 && plausibleArea(per/c) {
-			return 3, per / c, 1
+			return denseFit, per / c, 1
 		}
 		if depthwiseArea(per) && o%c == 0 {
 			if o == c {
-				return 3, per, c
+				return denseFit, per, c
 			}
 			score, area, groups = max(score, 2), per, c
 		}
@@ -78,9 +81,10 @@ func (b *convolution) convChannels(t int32, r *summary.Row) int64 {
 			return 0
 		}
 		if channelsLast(s, o) && s.D[2] != s.D[0] {
-			first, _, _ := convFit(r, int64(s.D[0]))
-			if last, _, _ := convFit(r, int64(s.D[2])); last > first {
-				return int64(s.D[2])
+			if first, _, _ := convFit(r, int64(s.D[0])); first < denseFit {
+				if last, _, _ := convFit(r, int64(s.D[2])); last > first {
+					return int64(s.D[2])
+				}
 			}
 		}
 		return int64(s.D[0])
@@ -167,7 +171,7 @@ func (b *convolution) convInput(r *summary.Row, transposed bool) (area, groups i
 		return area, groups
 	}
 	score, area, groups := convFit(r, b.convChannels(b.cur, r))
-	if score >= 3 || transposed && score > 0 {
+	if score == denseFit || transposed && score > 0 {
 		b.chunkAdd(r)
 		return area, groups
 	}
@@ -191,8 +195,11 @@ func (b *convolution) convInput(r *summary.Row, transposed bool) (area, groups i
 // mixedWeights: a conditional convolution has the weights of several experts, which
 // it mixes for each sample.
 func (b *convolution) mixedWeights(r *summary.Row) (area, groups int64) {
+	if r.Kind != "CondConv2d" {
+		return 0, 0
+	}
 	c, o := b.convChannels(b.cur, r), int64(r.Out.D[0])
-	if r.Kind != "CondConv2d" || c <= 0 || o <= 0 {
+	if c <= 0 || o <= 0 {
 		return 0, 0
 	}
 	const mostExperts = 64
@@ -233,7 +240,7 @@ func (b *convolution) searchConv(r *summary.Row, have int) (score int, area, gro
 		if s > score && s >= 2 {
 			score, area, groups, t = s, a, g, c
 		}
-		return score == 3 && t >= 0
+		return score == denseFit && t >= 0
 	}
 	if c, ok := b.joinNeeded(r); ok {
 		s, a, g := convFit(r, b.convChannels(c, r))

@@ -43,7 +43,7 @@ func (b *outline) inferInput() Shape {
 			}
 			for _, c := range [...]int64{3, 1, 4, 2} {
 				score, area, groups := convFit(r, c)
-				if score == 3 && groups == 1 {
+				if score == denseFit && groups == 1 {
 					b.assume("input of the first convolution's extent")
 					return summary.Dims(int32(c), stemExtent(r.Out.D[1], area), stemExtent(r.Out.D[2], area))
 				}

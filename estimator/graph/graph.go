@@ -30,19 +30,19 @@ type Tensor struct {
 
 // Op is one operation of the forward pass and what its backward needs.
 type Op struct {
-	In     [3]int32 // tensors read; -1 for none
-	Out    int32    // tensor made; equal to In[0] if in place; -1 for none
-	Keep   uint8    // tensors held until the backward: KeepIn0, ...
-	Share  bool     // backward hands on the gradient itself (addition, view)
+	In    [3]int32 // tensors read; -1 for none
+	Out   int32    // tensor made; equal to In[0] if in place; -1 for none
+	Keep  uint8    // tensors held until the backward: KeepIn0, ...
+	Share bool     // backward hands on the gradient itself (addition, view)
+	// Attention marks the op that reads queries, keys and values, GradDrop one whose backward makes
+	// no gradient for the inputs.
+	Attention, GradDrop bool
+
 	Aux    int64    // bytes made by forward and held until backward (mask, indices, statistics)
 	FwdTmp int64    // bytes needed during the forward only
 	BwdTmp int64    // bytes needed during the backward only
 	Params [2]int32 // range in Graph.Params whose gradients this op makes
 	More   [2]int32 // range in Graph.More: further inputs of a concatenation
-	// Attention marks the op that reads queries, keys and values.
-	Attention bool
-	// GradDrop says that the backward makes no gradient for the inputs.
-	GradDrop bool
 }
 
 // Bits of Op.Keep.

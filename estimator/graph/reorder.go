@@ -66,7 +66,7 @@ func execution(rows []summary.Row, c int32, kids []node) []node {
 	}
 	kind := rows[c].Kind
 	switch {
-	case roleOf(kind)&rolePostAct != 0:
+	case role(rows[c].Role)&rolePostAct != 0:
 		return residualOrder(rows, kids)
 	case isLayer(rows, kids):
 		kids = layerOrder(rows, kids)

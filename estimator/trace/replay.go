@@ -72,7 +72,7 @@ func (t *Trace) Replay(o Options) Result {
 			}
 		default:
 			c := &t.convolutions[e.n]
-			d.Free(d.Alloc(o.Workspace.bytes(e.kind, c, t.at(c.in, o.Batch), t.at(c.out, o.Batch))))
+			d.Touch(o.Workspace.bytes(e.kind, c, t.at(c.in, o.Batch), t.at(c.out, o.Batch)))
 		}
 	}
 	r.Params = t.parameters()

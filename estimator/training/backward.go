@@ -135,8 +135,7 @@ func (s *sim) inputGradients(o *graph.Op, id int32) {
 			made[k] = s.alloc(s.g.Tensors[t].Bytes, Activations)
 		}
 	}
-	tmp := s.alloc(o.BwdTmp, Workspace)
-	s.free(&tmp)
+	s.scratch(o.BwdTmp)
 	s.paramGradients(o, true)
 	for k, t := range o.In {
 		if made[k].h == 0 {
@@ -168,7 +167,7 @@ func (s *sim) paramGradients(o *graph.Op, wanted bool) {
 	}
 	for k := o.Params[0]; k < o.Params[1]; k++ {
 		if s.pgrad[k].h == 0 && !s.g.Params[k].Frozen {
-			s.pgrad[k] = s.alloc(s.g.Params[k].Elems*s.p.GradBytes/s.p.GradShards, Gradients)
+			s.pgrad[k] = s.alloc(onEach(s.g.Params[k].Elems*s.p.GradBytes, s.p.GradShards), Gradients)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func (s *sim) shard(i int) int64 {
 	if s.g.Params[i].Frozen {
 		return 0
 	}
-	return s.g.Params[i].Elems * s.p.ParamBytes / s.p.StateShards
+	return onEach(s.g.Params[i].Elems*s.p.ParamBytes, s.p.StateShards)
 }
 
 func (s *sim) makeState(f footprint) {

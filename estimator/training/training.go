@@ -117,6 +117,15 @@ func Run(g *graph.Graph, p Plan) Result {
 	return r
 }
 
+// onEach is what each of n GPUs holds of what is spread over them. Most jobs have one, and a
+// division takes as long as the rest of a parameter's step.
+func onEach(bytes, n int64) int64 {
+	if n == 1 {
+		return bytes
+	}
+	return bytes / n
+}
+
 // spent tells whether the work budget has run out.
 func (s *sim) spent() bool { return s.d.Moves >= s.p.Moves }
 
@@ -132,6 +141,19 @@ func (s *sim) alloc(n int64, part Part) slot {
 		s.parts = s.live
 	}
 	return slot{h, part}
+}
+
+// scratch takes n bytes and gives them back.
+func (s *sim) scratch(n int64) {
+	if n <= 0 || s.spent() {
+		return
+	}
+	size := s.d.Touch(n)
+	if s.d.Allocated+size > s.best {
+		s.best = s.d.Allocated + size
+		s.parts = s.live
+		s.parts[Workspace] += size
+	}
 }
 
 func (s *sim) free(x *slot) {
@@ -177,7 +199,7 @@ func (s *sim) prepare() {
 // start moves the model to the GPU.
 func (s *sim) start() {
 	for i := range s.g.Params {
-		s.param[i] = s.alloc(s.g.Params[i].Elems*s.p.ParamBytes/s.p.ParamShards, Parameters)
+		s.param[i] = s.alloc(onEach(s.g.Params[i].Elems*s.p.ParamBytes, s.p.ParamShards), Parameters)
 	}
 	s.alloc(s.g.Buffers, Parameters)
 	if s.p.Gather > 0 {
@@ -267,10 +289,7 @@ func (s *sim) forwardOp(i int, keep bool) {
 	if o.Aux > 0 && keep {
 		s.aux[i] = s.alloc(o.Aux, Activations)
 	}
-	if o.FwdTmp > 0 {
-		t := s.alloc(o.FwdTmp, Workspace)
-		s.free(&t)
-	}
+	s.scratch(o.FwdTmp)
 	if keep {
 		s.keep(o, 1)
 	}

@@ -9,9 +9,9 @@ import (
 	"os"
 	"runtime"
 	"sort"
-	"syscall"
 	"time"
 
+	"carma/contrib/threadclock"
 	"carma/estimator"
 	"carma/estimator/summary"
 )
@@ -219,48 +219,38 @@ func printSet(w io.Writer, name string, rows []outcome) {
 	}
 }
 
-// costsRounds is how often each summary is estimated, for its time.
-const costsRounds = 200
+// rounds is how often each text is estimated, for its time.
+const rounds = 200
 
-// costs prints time and allocation of parse and estimate. The time is the process's on all cores, the
-// garbage collector included: on a busy machine a clock on the wall shows the others.
+// costs prints time and allocation of parse and estimate, text by text: the time of the thread, for on
+// a busy machine a clock on the wall shows the others.
 func costs(w io.Writer, runs []run) error {
-	var total, worst time.Duration
+	var means, leasts, worst time.Duration
 	var bytes uint64
 	var slowest string
 	for _, r := range runs {
 		var before, after runtime.MemStats
+		var err error
 		runtime.ReadMemStats(&before)
-		begun, err := cpuTime()
-		for i := 0; i < costsRounds && err == nil; i++ {
-			_, err = estimator.Analytic(r.spec)
-		}
+		mean, least := threadclock.Cost(rounds, func() {
+			if _, failed := estimator.Analytic(r.spec); failed != nil {
+				err = failed
+			}
+		})
 		if err != nil {
 			return fmt.Errorf("time the estimate of %s: %w", r.model, err)
 		}
-		ended, err := cpuTime()
-		if err != nil {
-			return err
-		}
 		runtime.ReadMemStats(&after)
-		each := (ended - begun) / costsRounds
-		total += each
-		if each > worst {
-			worst, slowest = each, r.model
+		means += mean
+		leasts += least
+		if least > worst {
+			worst, slowest = least, r.model
 		}
-		bytes = max(bytes, (after.TotalAlloc-before.TotalAlloc)/costsRounds)
+		bytes = max(bytes, (after.TotalAlloc-before.TotalAlloc)/rounds)
 	}
-	fmt.Fprintf(w, "\nparse and estimate over the real summaries: mean %d us of processor time, largest %d us (%s), "+
-		"at most %d KiB allocated\n", (total / time.Duration(len(runs))).Microseconds(), worst.Microseconds(), slowest,
-		bytes>>10)
+	n := time.Duration(len(runs))
+	fmt.Fprintf(w, "\nparse and estimate over the real summaries, thread time: %d us in the best of %d rounds, which "+
+		"others disturb least, %d us in the mean; largest %d us (%s); at most %d KiB allocated\n",
+		(leasts / n).Microseconds(), rounds, (means / n).Microseconds(), worst.Microseconds(), slowest, bytes>>10)
 	return nil
-}
-
-// cpuTime is the time of all cores that the process has used.
-func cpuTime() (time.Duration, error) {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0, fmt.Errorf("read the processor time: %w", err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
