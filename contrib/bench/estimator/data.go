@@ -28,6 +28,7 @@ type run struct {
 	horusMiB      float64 // as published, 0: computed
 	gpumemnetMiB  float64 // as published, 0: none
 	neededMiB     float64 // at least, by the published live peak; 0: not known
+	paramsMiB     float64 // 0: not known
 	spike         bool    // the run took scratch memory that the step does not need
 }
 
@@ -192,6 +193,7 @@ func timmRuns(dir string) ([]run, dropped, error) {
 			model: model, family: family(model), batch: int(t.num(r, "batch")), actualMiB: t.num(r, "actual_mib"),
 			faketensorMiB: t.num(r, "faketensor_bwd_mib"),
 			neededMiB:     needed(t.num(r, "faketensor_bwd_mib"), t.num(r, "params")),
+			paramsMiB:     t.num(r, "params") * 4 / (1 << 20),
 			spec: estimator.Spec{
 				Summary: text, Batch: int(t.num(r, "batch")), Input: inputShape(t.text(r, "input_shape")),
 				Optimizer: training.AdamWHF, Dropout: estimator.Off, Base: estimator.DefaultBase(),

@@ -181,6 +181,7 @@ func report(w io.Writer, dir, traces, measured string) error {
 	if err := crossValidate(w, timmSet); err != nil {
 		return err
 	}
+	printStates(w, timmSet)
 	if err := traceReport(w, timmSet, traces); err != nil {
 		return err
 	}
