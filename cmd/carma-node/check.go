@@ -55,6 +55,9 @@ func runCheck(_ context.Context, e env, args []string) error {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	fmt.Printf("%s: fine\n", e.config)
+	if c.Observes() { // jobs run as written
+		return nil
+	}
 	t := texttable.Table{Columns: texttable.Columns("VARIABLE FOR JOBS", "SHARING", "LEARNING", "OTHERS")}
 	for _, name := range c.FrameworkNames() {
 		if v := c.Frameworks[name]; v != (config.Variable{}) {

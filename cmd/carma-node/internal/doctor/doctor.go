@@ -137,6 +137,7 @@ func Diagnose(f Facts) []Finding {
 		}
 		if f.Controller != nil {
 			d.controller()
+			d.history()
 		}
 		if f.Node != nil {
 			d.node()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/slurmconf"
@@ -38,7 +39,12 @@ func (d *diagnosis) controller() {
 				"install slurm-plugin-carma for "+versionText(d.Installed)+" before slurmctld restarts")
 		}
 		if c.LibraryErr != nil {
-			say(Fail, "jobs are accepted as written: "+c.LibraryErr.Error(), "install slurm-plugin-carma again")
+			switch d.Config.Mode {
+			case config.ModeShare:
+				say(Fail, "jobs are accepted as written: "+c.LibraryErr.Error(), "install slurm-plugin-carma again")
+			case config.ModeAdvise:
+				say(Fail, "no job gets an estimate: "+c.LibraryErr.Error(), "install slurm-plugin-carma again")
+			}
 		} else if !c.Library.safe() {
 			say(Fail, c.Library.Path+" can be changed by users other than root, and slurmctld runs it",
 				"chown root "+c.Library.Path+"; chmod 644 "+c.Library.Path)
@@ -53,7 +59,6 @@ func (d *diagnosis) controller() {
 				"chmod 644 "+c.ConfigFile.Path)
 		}
 	})
-	d.history()
 }
 
 // historyLate is the greatest age of the history file; the timer writes the file every ten minutes.
@@ -61,7 +66,7 @@ const historyLate = 24 * time.Hour
 
 // history looks at job_submit's knowledge of earlier runs. Without a history all works, but
 // a job of `#CARMA on` has a GPU of its own each time, and its user waits for what never
-// comes.
+// comes; where the plugin only advises, such a job gets no estimate.
 func (d *diagnosis) history() {
 	file := d.Config.History.File
 	if file == "" {
@@ -71,8 +76,12 @@ func (d *diagnosis) history() {
 	d.part("history", fmt.Sprintf("%s was written %s ago", file, age), func(say func(Level, string, string)) {
 		const do = "systemctl enable --now carma-history.timer (docs/admin.md: records, slurmdbd, what is learned); " +
 			"or history.file = \"\" in carma.toml"
+		effect := "run exclusively each time"
+		if d.Config.Observes() {
+			effect = "get no estimate"
+		}
 		if err := d.Controller.HistoryErr; errors.Is(err, fs.ErrNotExist) {
-			say(Warn, "nothing is learned, so jobs with `#CARMA on` run exclusively each time: no "+file, do)
+			say(Warn, "nothing is learned, so jobs with `#CARMA on` "+effect+": no "+file, do)
 		} else if err != nil {
 			say(Warn, "read what was learned: "+err.Error(), "run the doctor as root")
 		} else if age > historyLate {

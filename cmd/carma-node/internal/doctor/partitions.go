@@ -114,6 +114,15 @@ func number(text string) int64 {
 	return n
 }
 
+// sameDefault compares which partition takes the jobs that name none.
+func sameDefault(name string, line slurmconf.Record, p config.Partition, say func(Level, string, string)) {
+	if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {
+		say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name,
+			cmp.Or(line.Get("Default"), none), p.Default),
+			fmt.Sprintf("[partition.%s] default = %v", name, isDefault))
+	}
+}
+
 func (d *diagnosis) partitions() {
 	fine := "match carma.toml"
 	if names := sharing(&d.Config); names != nil {
@@ -131,11 +140,7 @@ func (d *diagnosis) partitions() {
 				say(Fail, text, "PartitionName="+name+" in slurm.conf, or remove [partition."+name+"] from "+d.ConfigPath)
 				continue
 			}
-			if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {
-				say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name,
-					cmp.Or(line.Get("Default"), none), p.Default),
-					fmt.Sprintf("[partition.%s] default = %v", name, isDefault))
-			}
+			sameDefault(name, line, p, say)
 			if p.Share && line.Get("LLN") == "" && nodesIn(line, lines) > 1 &&
 				!has(d.setting("SelectTypeParameters"), "CR_LLN") {
 				// The site may say NO.

@@ -107,7 +107,8 @@ func (d *diagnosis) settings() {
 		}
 		d.accountingSettings(say)
 		d.preemptSettings(say)
-		d.stale(say)
+		d.stale(say, "JobSubmitPlugins", "GresTypes", "Prolog", "Epilog", "TaskProlog", "PrologFlags", "PluginDir",
+			"SchedulerParameters")
 	})
 }
 
@@ -250,12 +251,11 @@ func suspends(say func(Level, string, string), setting, mode string) {
 }
 
 // stale tells of lines that slurmctld has not read yet.
-func (d *diagnosis) stale(say func(Level, string, string)) {
+func (d *diagnosis) stale(say func(Level, string, string), names ...string) {
 	if d.RunningErr != nil {
 		return
 	}
-	for _, name := range []string{"JobSubmitPlugins", "GresTypes", "Prolog", "Epilog", "TaskProlog", "PrologFlags",
-		"PluginDir", "SchedulerParameters"} {
+	for _, name := range names {
 		file, running := d.SlurmConf.Setting(name), d.Running[lower(name)]
 		// From 23.11 on several Prologs are shown as Prolog[0] and so on.
 		if name == "Prolog" || name == "Epilog" {
@@ -264,8 +264,11 @@ func (d *diagnosis) stale(say func(Level, string, string)) {
 			}
 		}
 		if file != "" && !sameWords(file, running) {
-			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, cmp.Or(running, none)),
-				"restart slurmctld and slurmd, so that they use slurm.conf's "+name)
+			do := "restart slurmctld and slurmd, so that they use slurm.conf's " + name
+			if name == "JobSubmitPlugins" { // slurmctld's alone
+				do = "restart slurmctld, so that it uses slurm.conf's " + name
+			}
+			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, cmp.Or(running, none)), do)
 		}
 	}
 }
