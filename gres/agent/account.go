@@ -55,9 +55,9 @@ type holder struct {
 }
 
 // begin reads the state of an earlier agent, once, and notes which jobs have ended
-// since the last tick. An agent that was killed has written what jobs used up to its
-// last look (readings), but not the sample of that time: jobs' energy goes on from the
-// last look, and the samples have a gap of sampleOf looks at most.
+// since the last tick. An agent that was ended has written all, and the sample of that time goes on.
+// An agent that was killed has written what jobs used up to the last look (readings), but not the
+// sample: jobs' energy goes on from the last look, and the samples have a gap of sampleOf looks at most.
 func (c *accounts) begin(ctx context.Context, a *Agent, readings []gres.Reading, ended []lease.Ended) {
 	now := lease.Now()
 	c.ended = map[jobenv.JobKey]time.Duration{}
@@ -82,6 +82,16 @@ func (c *accounts) begin(ctx context.Context, a *Agent, readings []gres.Reading,
 	for _, r := range readings {
 		if g := c.of(r.GPU); r.CounterJ.Known() && now-r.Age > g.at {
 			g.resume(r.CounterJ, now-r.Age)
+		}
+	}
+	at := time.Now().Truncate(a.sampleLength())
+	begun, err := a.Records.Series(ctx, "", at, at.Add(time.Second))
+	if err != nil {
+		a.Log.Warn("read samples; what was measured of the present one before the agent's start is lost", "error", err)
+	}
+	for _, s := range begun {
+		if g := c.gpus[s.UUID]; g != nil && s.At.Equal(at) {
+			g.fill(s)
 		}
 	}
 }

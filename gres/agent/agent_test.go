@@ -424,6 +424,9 @@ func (r *records) PutLost(_ context.Context, a db.Attempt) error {
 func (r *records) Meters(context.Context) ([]db.Meter, error)                { return nil, nil }
 func (r *records) AddSamples(context.Context, []db.Sample, []db.Meter) error { return nil }
 func (r *records) Tidy(context.Context) error                                { return nil }
+func (r *records) Series(context.Context, string, time.Time, time.Time) ([]db.Sample, error) {
+	return nil, nil
+}
 
 func (r *records) SetEnd(_ context.Context, e db.End) error {
 	r.ends = append(r.ends, e)

@@ -191,6 +191,7 @@ type Completing interface {
 type Meters interface {
 	Meters(ctx context.Context) ([]db.Meter, error)
 	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
+	Series(ctx context.Context, uuid string, from, to time.Time) ([]db.Sample, error)
 }
 
 // MPS keeps the daemons.

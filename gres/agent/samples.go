@@ -18,6 +18,8 @@ import (
 // sampleOf is how many looks make a sample.
 const sampleOf = 10
 
+func (a *Agent) sampleLength() time.Duration { return sampleOf * a.Config.NVML.Interval.D() }
+
 // maxPending bounds the samples waiting for a database that takes none: a day of one
 // GPU.
 const maxPending = 8640
@@ -47,10 +49,10 @@ func (c *accounts) flush(ctx context.Context, a *Agent) {
 	if a.Records == nil {
 		return
 	}
-	at := time.Now().Truncate(sampleOf * a.Config.NVML.Interval.D())
+	at := time.Now().Truncate(a.sampleLength())
 	turned := false
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
-		turned = c.gpus[uuid].turn(at, sampleOf*a.Config.NVML.Interval.D(), &c.pending) || turned
+		turned = c.gpus[uuid].turn(at, a.sampleLength(), &c.pending) || turned
 	}
 	if turned {
 		c.write(ctx, a)
@@ -68,7 +70,11 @@ const tidyEvery = time.Hour
 
 // turn begins a new bucket if its time has come.
 func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool {
-	if !g.here || g.bucket.At.Equal(at) {
+	switch {
+	case !g.here || g.bucket.At.Equal(at):
+		return false
+	case g.bucket.At.IsZero(): // what was seen before the first bucket counts in it
+		g.bucket.At = at
 		return false
 	}
 	b := g.bucket
@@ -78,14 +84,19 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 		b.SMActPct, b.SMActMax = figure.Measured(g.smactS/b.SMActS), g.bucket.SMActMax
 	}
 	g.bucket, g.smactS = db.Sample{UUID: b.UUID, At: at}, 0
-	if b.At.IsZero() {
-		// What was seen before the first bucket counts in it.
-		g.bucket = b
-		g.bucket.At = at
-		return false
-	}
 	*to = append(*to, b)
 	return true
+}
+
+// fill goes on with a sample that an earlier agent has begun: written as of a new agent alone, the sample would
+// replace what the earlier agent has measured.
+func (g *account) fill(s db.Sample) {
+	g.bucket, g.smactS = s, 0
+	if s.SMActS > 0 {
+		g.smactS = float64(s.SMActPct) * s.SMActS
+	} else {
+		g.bucket.SMActMax = 0
+	}
 }
 
 func (c *accounts) write(ctx context.Context, a *Agent) {
@@ -120,7 +131,7 @@ func (c *accounts) close(a *Agent) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for _, g := range c.gpus {
-		g.turn(g.bucket.At.Add(1), sampleOf*a.Config.NVML.Interval.D(), &c.pending)
+		g.turn(g.bucket.At.Add(1), a.sampleLength(), &c.pending)
 	}
 	c.write(ctx, a)
 }

@@ -109,6 +109,14 @@ func (r *Records) AddSamples(ctx context.Context, samples []db.Sample, meters []
 	return r.db.AddSamples(ctx, samples, meters)
 }
 
+// Series returns samples of the GPUs.
+func (r *Records) Series(ctx context.Context, uuid string, from, to time.Time) ([]db.Sample, error) {
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	return r.db.Series(ctx, uuid, from, to)
+}
+
 // Tidy thins samples and deletes data older than carma.toml keeps.
 func (r *Records) Tidy(ctx context.Context) error {
 	if err := r.open(); err != nil {
