@@ -53,6 +53,7 @@ type Attempt struct {
 	OOMNote    string       `json:"note,omitempty"`
 	RequeuedTo string       `json:"to,omitempty"`
 	Unread     int64        `json:"line,omitempty"` // line of the script, meant for CARMA and not read; 0: none
+	AdvisedMiB int64        `json:"adv,omitempty"`  // per GPU, what sharing would book (mode = "advise"); 0: no advice
 	clean      bool         // see Clean
 }
 
@@ -303,6 +304,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 // advised takes note of what CARMA would have booked for a job.
 func (a *Attempt) advised(v admincomment.Advice) {
 	a.Method, a.EstMiB, a.Key, a.Unread = cmp.Or(v.Method, a.Method), v.EstMiB, v.Key, v.UnreadLine
+	a.AdvisedMiB = v.ReserveMiB
 	if a.OOMNote != "" {
 		return
 	}

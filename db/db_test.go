@@ -43,7 +43,7 @@ func attempt(id, restart uint32) Attempt {
 		Method: "user",
 		EstMiB: 10240, ReserveMiB: 10240, Neighbours: []uint32{8, 9}, OOM: "pytorch", OOMNote: "note", RequeuedTo: "gpu-ex",
 		GPUs: []AttemptGPU{figures("GPU-0", 9000, 40, 100), figures("GPU-1", 9500, 60, 200)}, Key: "0123", FullMiB: 40503,
-		Unread: 12,
+		Unread: 12, AdvisedMiB: 9000,
 	}
 }
 
@@ -183,7 +183,8 @@ func TestAdvised(t *testing.T) {
 		{admincomment.Advice{Mode: "off", Method: "none"}, "", ""},
 	} {
 		a := attempt(uint32(i), 0)
-		a.OOMNote, a.Method, a.EstMiB, a.Key, a.ReserveMiB, a.Unread = c.before, "none", 0, "", 40536, 0
+		a.OOMNote, a.Method, a.EstMiB, a.Key, a.ReserveMiB, a.Unread, a.AdvisedMiB = c.before, "none", 0, "", 40536,
+			0, 0
 		if err := d.Put(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +193,8 @@ func TestAdvised(t *testing.T) {
 			t.Fatal(list, err)
 		}
 		if a := list[0]; a.OOMNote != c.note || a.Method != cmp.Or(c.advice.Method, "none") || a.EstMiB != c.advice.EstMiB ||
-			a.Key != c.advice.Key || a.Unread != c.advice.UnreadLine || a.ReserveMiB != 40536 {
+			a.Key != c.advice.Key || a.Unread != c.advice.UnreadLine || a.ReserveMiB != 40536 ||
+			a.AdvisedMiB != c.advice.ReserveMiB {
 			t.Errorf("%+v: %+v", c.advice, a)
 		}
 	}

@@ -86,6 +86,38 @@ func weekOf(t testing.TB, n int) string {
 	return path
 }
 
+// advised is a week of an agent that advises on two of three jobs.
+func advised(t *testing.T) string {
+	t.Helper()
+	path := weekOf(t, 150)
+	d, err := db.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	list, err := d.Attempts(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list {
+		a := &list[i]
+		switch a.JobID % 6 {
+		case 0, 1: // mem=
+			a.Method, a.EstMiB, a.AdvisedMiB = "user", 20480, 20480
+		case 2: // a summary, of which much is guessed
+			a.Method, a.EstMiB, a.AdvisedMiB = "analytic", 15000, 21128
+		case 3: // a lower bound: a GPU of its own
+			a.Method, a.EstMiB, a.AdvisedMiB = "analytic", 12000, 40536
+		default: // no line
+			a.Method, a.AdvisedMiB = "none", 40536
+		}
+	}
+	if err := d.PutAll(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func forecastArgs(path string, more ...string) []string {
 	return append([]string{"forecast", "--db", path, "-S", "2026-01-01", "-E", "2027-01-01", "--repeats", "3"}, more...)
 }
@@ -105,6 +137,8 @@ func TestForecast(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "forecast-short.txt", output(t, forecastArgs(short)...))
+	// Of an agent that advises: what the plugin would have booked.
+	golden(t, "forecast-advised.txt", output(t, forecastArgs(advised(t))...))
 	html, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

@@ -39,6 +39,9 @@ func describe(p *Plan) string {
 				j := k.Work.Jobs[s.Job]
 				fmt.Fprintf(&b, " %s@%g+%g/%d %.0f%% %d-%dMiB", j.Name, s.ArrivalS, j.DurationS, j.GPUs, j.SMActPct, j.SteadyMiB,
 					j.PeakMiB)
+				if j.BookMiB > 0 {
+					fmt.Fprintf(&b, " books %d", j.BookMiB)
+				}
 				if j.Alone {
 					b.WriteString(" alone")
 				}
@@ -89,6 +92,18 @@ func TestPlan(t *testing.T) {
 		{"it shared: half as fast, so twice as active alone", [][]db.Attempt{{with(one,
 			func(a *db.Attempt) { a.Total.SharedS, a.Total.HeldS, a.Total.AloneS = 100, 50, 50 })}}, Size{},
 			"gpu: 1x1x40536 1@0+50/1 80% 9000-10000MiB\n", Unknown{}},
+		{"it shared with an estimate: what was booked", [][]db.Attempt{{with(one, func(a *db.Attempt) {
+			a.Mode, a.EstMiB, a.ReserveMiB = "shared", 12000, 13000
+		})}}, Size{}, "gpu: 1x1x40536 1@0+100/1 40% 9000-10000MiB books 13000\n", Unknown{}},
+		{"advised: what sharing would book", [][]db.Attempt{{with(one, func(a *db.Attempt) {
+			a.Mode, a.EstMiB, a.ReserveMiB, a.AdvisedMiB = "exclusive", 12000, 40536, 13000
+		})}}, Size{}, "gpu: 1x1x40536 1@0+100/1 40% 9000-10000MiB books 13000\n", Unknown{}},
+		{"advised, without an estimate", [][]db.Attempt{{with(one, func(a *db.Attempt) {
+			a.Mode, a.ReserveMiB, a.AdvisedMiB = "exclusive", 40536, 40536
+		})}}, Size{}, "gpu: 1x1x40536 1@0+100/1 40% 9000-10000MiB\n", Unknown{}},
+		{"exclusive, with an estimate: a partition that does not share", [][]db.Attempt{{with(one, func(a *db.Attempt) {
+			a.Mode, a.EstMiB, a.ReserveMiB = "exclusive", 12000, 40536
+		})}}, Size{}, "gpu: 1x1x40536 1@0+100/1 40% 9000-10000MiB\n", Unknown{}},
 		{"times that cannot be", [][]db.Attempt{{one}, {record(2, 0, 20, 10, "a")}, {record(3, 0, 0, 9e9, "a")},
 			{with(one, func(a *db.Attempt) { a.JobID, a.End = 4, time.Time{} })},
 			{with(one, func(a *db.Attempt) { a.JobID, a.Total.UUIDs = 5, nil })},

@@ -25,6 +25,7 @@ type Plan struct {
 	Pools       []*Pool   // the one with most GPU time first
 	Jobs        int
 	Scripts     int // with a first run: not known from before
+	Booked      Booked
 	Recorded    Recorded
 	Unknown     Unknown
 	PowerFactor float64 // measured energy against the model's power; 0: none was measured
@@ -35,6 +36,12 @@ type Kind struct {
 	Size
 	Work workload.Workload // times are since the plan's first submission
 	runs []*run
+}
+
+// Booked counts the jobs that share, by what tells their booking.
+type Booked struct {
+	Estimates int `json:"estimates"` // of their records, with the reserve
+	History   int `json:"history"`   // earlier runs in the records
 }
 
 // Recorded is how the records have the same jobs. The slowdown of a job is 1 unless the job
@@ -135,13 +142,7 @@ func (p *Plan) summarise(all []*run, past map[string]workload.Past) {
 		if o.end.After(p.To) {
 			p.To = o.end
 		}
-		switch {
-		case o.alone || past[o.key].Runs > 0:
-		case o.key == "":
-			p.Scripts++
-		default:
-			scripts[o.key] = true
-		}
+		p.count(o, past, scripts)
 		p.Recorded.GPUHours += o.heldS / 3600
 		wait := max(o.start.Sub(o.arrival).Seconds(), 0)
 		p.Recorded.WaitS += wait / float64(len(all))
@@ -150,11 +151,28 @@ func (p *Plan) summarise(all []*run, past map[string]workload.Past) {
 			ooms[o.id] = true
 		}
 	}
-	p.Jobs, p.Scripts = len(ids), p.Scripts+len(scripts)
+	p.Jobs = len(ids)
 	p.Recorded.MakespanS = p.To.Sub(p.From).Seconds()
 	p.Recorded.P95WaitS = replay.Quantile(waits, 0.95)
 	p.Recorded.P50Slowdown, p.Recorded.P95Slowdown = replay.Quantile(slowdowns, 0.5), replay.Quantile(slowdowns, 0.95)
 	p.Recorded.OOM = len(ooms)
+}
+
+// count notes what tells a job's booking. scripts are those seen before, in the order of jobs.
+func (p *Plan) count(o *run, past map[string]workload.Past, scripts map[string]bool) {
+	if o.alone {
+		return
+	}
+	known := past[o.key].Runs > 0 || o.key != "" && scripts[o.key]
+	scripts[o.key] = true
+	if o.bookMiB > 0 {
+		p.Booked.Estimates++
+		return
+	}
+	p.Booked.History++
+	if !known {
+		p.Scripts++
+	}
 }
 
 // fill makes the workload. Jobs of unknown activity have the mean of the others: only their
@@ -168,7 +186,7 @@ func (k *Kind) fill(from time.Time, meanSMActPct float64, users map[uint32]uint3
 	for i, o := range k.runs {
 		j := workload.Job{Name: fmt.Sprint(o.id), GPUs: o.gpus, DurationS: max(o.runS/o.slowdown, leastRunS),
 			SMActPct: o.smactPct, PeakMiB: min(max(o.peakMiB, 1), most), Key: o.key, Past: past[o.key],
-			Alone: o.alone}
+			Alone: o.alone, BookMiB: o.bookMiB}
 		if j.SMActPct == 0 {
 			j.SMActPct = meanSMActPct
 		}

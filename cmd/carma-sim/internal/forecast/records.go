@@ -14,6 +14,7 @@ import (
 	"carma/cmd/carma-sim/internal/workload"
 	"carma/db"
 	"carma/db/figure"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 )
 
@@ -63,6 +64,7 @@ type run struct {
 	meanMiB         int64
 	fullMiB         int64
 	alone           bool
+	bookMiB         int64 // as the record says; 0: the history tells
 	oom             bool
 	energyJ         float64 // of a job that was alone on its GPUs; 0: not known
 	energyS         float64 // GPU seconds that the energy is of
@@ -174,6 +176,13 @@ func (r *Records) runOf(a *db.Attempt) run {
 	// same name on as many GPUs are runs of the same script.
 	if o.key == "" && a.Name != "" {
 		o.key = r.word(fmt.Sprintf("%d %d %s", a.UID, o.gpus, a.Name))
+	}
+	switch { // an estimate alone does not tell what is booked
+	case a.EstMiB <= 0:
+	case a.Mode == jobenv.ModeShared:
+		o.bookMiB = a.ReserveMiB
+	case a.AdvisedMiB > 0:
+		o.bookMiB = a.AdvisedMiB
 	}
 	o.heldS = o.runS * float64(o.gpus)
 	if t.LeaseS > 0 && t.HeldS > 0 && t.HeldS <= t.LeaseS {

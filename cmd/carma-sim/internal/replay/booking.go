@@ -94,6 +94,9 @@ func (b *booker) book(id int32, j *workload.Job) (booking, error) {
 	}
 	if b.set.Estimator == History {
 		p := b.peaks[b.kinds[id]]
+		if j.BookMiB > 0 {
+			return b.annotate(j, b.mem(j.BookMiB), nil, p.SMActPct)
+		}
 		if p.Runs == 0 {
 			return b.annotate(j, "on", nil, 0)
 		}

@@ -26,6 +26,7 @@ type Forecast struct {
 	To          time.Time         `json:"to"`
 	Jobs        int               `json:"jobs"`
 	Scripts     int               `json:"scripts"`
+	Booked      forecast.Booked   `json:"booked"`
 	Policy      choose.Policy     `json:"policy"`
 	Estimator   replay.Estimator  `json:"estimator"`
 	Repeats     int               `json:"repeats"`
@@ -69,7 +70,7 @@ func NewForecast(p *forecast.Plan, c config.Config, rep Repeats) (*Forecast, err
 		policies, set.Policy = policies[1:], policy.Carma
 	}
 	out := &Forecast{Schema: "carma-sim.forecast/1", Version: version.String(), From: p.From, To: p.To, Jobs: p.Jobs,
-		Scripts: p.Scripts, Policy: set.Policy, Estimator: set.Estimator, Repeats: rep.N, Seed: rep.Seed,
+		Scripts: p.Scripts, Booked: p.Booked, Policy: set.Policy, Estimator: set.Estimator, Repeats: rep.N, Seed: rep.Seed,
 		Recorded: p.Recorded, Unknown: p.Unknown}
 	if p.PowerFactor > 0 {
 		out.PowerFactor = &p.PowerFactor
