@@ -50,6 +50,7 @@ type gpuView struct {
 	From    time.Time    `json:"from"`
 	To      time.Time    `json:"to"`
 	GPUs    []*gpuSeries `json:"gpus"`
+	users   users        // of the jobs on GPUs
 }
 
 func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuView, error) {

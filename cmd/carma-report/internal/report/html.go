@@ -91,16 +91,19 @@ func (s *summary) html(w io.Writer, tf *slurmtime.Format) error {
 func (v *gpuView) html(w io.Writer, s *style) error {
 	d := page.Document{Title: "GPUs over time", Sections: []page.Section{{
 		Title: v.period(s),
-		Text: []string{"Each bar is one run of a job; point at a bar to see its figures. A dashed bar went wrong on the " +
-			"GPU: OOM, it ran out of GPU memory; RQ, it was requeued. Jobs that still run, and jobs that you may not see, " +
-			"have no bar."},
+		Text: []string{"Each bar is one run of a job; point at a bar or a curve to see figures. A dashed bar went wrong " +
+			"on the GPU: OOM, it ran out of GPU memory; RQ, it was requeued. Jobs that still run, and jobs that you may not " +
+			"see, have no bar."},
 	}}}
 	if len(v.GPUs) == 0 {
 		d.Sections[0].Text = []string{"no GPUs"}
 	}
+	if len(v.users) > 0 {
+		d.Sections = append(d.Sections, v.users.section())
+	}
 	for _, g := range v.GPUs {
 		t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), 0, 0)
-		v.draw(t, g, "")
+		v.draw(t, g, "", s)
 		d.Sections = append(d.Sections, page.Section{
 			Title: fmt.Sprintf("%s GPU %d, %s", g.Node, g.Index, g.Model), Text: []string{g.UUID},
 			Drawing: template.HTML(t.Inline("SM activity, memory, power and jobs")),

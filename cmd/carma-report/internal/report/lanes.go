@@ -34,6 +34,7 @@ func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *sel
 		if j.merge(attempts); !sel.has(&j) {
 			return nil
 		}
+		here := false
 		for i := range attempts {
 			a := &attempts[i]
 			if !a.End.After(v.From) || !a.Start.Before(v.To) {
@@ -41,9 +42,13 @@ func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *sel
 			}
 			for _, uuid := range a.Total.UUIDs {
 				for _, g := range gpus[uuid] {
+					here = true
 					g.jobs = append(g.jobs, lane(a, j.id(), s))
 				}
 			}
+		}
+		if here {
+			v.users.add(&j)
 		}
 		return nil
 	})
@@ -99,7 +104,7 @@ func lane(a *db.Attempt, id string, s *style) page.Job {
 }
 
 // draw draws a GPU: figures, bookings, and the jobs.
-func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string) {
+func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string, s *style) {
 	var smact, memory, power []page.Point
 	watts := 0.0
 	for _, x := range g.Samples {
@@ -130,7 +135,52 @@ func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string) {
 		Highest: true, Jobs: g.jobs})
 	t.Plot(page.Plot{Title: name + "Power: mean " + rounded(g.Watts, " W"), Most: max(watts, 1), Size: watts,
 		Figure: "highest " + rounded(figure.Measured(watts), " W"), Points: power})
+	t.Strips(3, v.strips(g, s))
 	t.Lanes(name+"Jobs: "+jobs, g.jobs)
+}
+
+// stripsOf is into how many parts the time of a GPU is cut, each with its figures.
+const stripsOf = 120
+
+// strips puts samples together that lie in the same part of the time; where no sample is, is no strip.
+func (v *gpuView) strips(g *gpuSeries, s *style) (list []page.Strip) {
+	span := max(v.To.Sub(v.From).Seconds(), 1e-3)
+	part := func(x *gpuSample) int { return int(x.At.Sub(v.From).Seconds() / span * stripsOf) }
+	for i := 0; i < len(g.Samples); {
+		var smact, watts mean
+		var usedMiB int64
+		first, k := i, i
+		for ; i < len(g.Samples) && part(&g.Samples[i]) == part(&g.Samples[first]); i++ {
+			x := &g.Samples[i]
+			smact.add(x.SMActPct, x.LengthS)
+			watts.add(x.Watts, x.LengthS)
+			usedMiB, k = max(usedMiB, x.UsedMiB), i
+		}
+		from, to := g.Samples[first].At, g.Samples[k].end()
+		list = append(list, page.Strip{From: from, To: to, Title: strings.Join([]string{
+			string(s.time.Append(nil, from)) + " to " + string(s.time.Append(nil, to)),
+			"SM activity " + rounded(smact.value(), " %"),
+			"memory " + usertext.GiB(usedMiB) + " of " + usertext.GiB(g.TotalMiB),
+			"power " + rounded(watts.value(), " W"),
+		}, "\n")})
+	}
+	return list
+}
+
+// mean is a mean by time of what is known.
+type mean struct{ sum, seconds float64 }
+
+func (m *mean) add(v figure.Measured, seconds float64) {
+	if v.Known() {
+		m.sum, m.seconds = m.sum+float64(v)*seconds, m.seconds+seconds
+	}
+}
+
+func (m *mean) value() figure.Measured {
+	if m.seconds <= 0 {
+		return figure.Unknown
+	}
+	return figure.Measured(m.sum / m.seconds)
 }
 
 func rounded(m figure.Measured, unit string) string {

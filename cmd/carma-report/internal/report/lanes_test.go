@@ -95,3 +95,24 @@ func TestLanesOfGPU(t *testing.T) {
 		}
 	}
 }
+
+// Figures are shown where samples are, each part of the time with its own; what is not known is said.
+func TestStrips(t *testing.T) {
+	begin := time.Date(2026, 3, 9, 8, 0, 0, 0, time.UTC)
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	v := &gpuView{From: begin, To: at(stripsOf * 20)}
+	sample := func(s int, smact, watts figure.Measured, mib int64) gpuSample {
+		return gpuSample{At: at(s), LengthS: 10, SMActPct: smact, Watts: watts, UsedMiB: mib}
+	}
+	g := &gpuSeries{TotalMiB: 40960, Samples: []gpuSample{sample(0, 20, 100, 1024), sample(10, 40, figure.Unknown, 2048),
+		sample(60, figure.Unknown, 300, 0)}}
+	want := "2026-03-09T08:00:00 to 2026-03-09T08:00:20\nSM activity 30 %\nmemory 2.0 GiB of 40.0 GiB\npower 100 W\n" +
+		"2026-03-09T08:01:00 to 2026-03-09T08:01:10\nSM activity -\nmemory 0.0 GiB of 40.0 GiB\npower 300 W\n"
+	got := ""
+	for _, s := range v.strips(g, &style{time: slurmtime.Format{Zone: time.UTC}}) {
+		got += s.Title + "\n"
+	}
+	if got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

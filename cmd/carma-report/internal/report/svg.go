@@ -99,7 +99,7 @@ func (v *gpuView) svg(w io.Writer, s *style) error {
 	t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), width, page.BarStep)
 	t.Heading(v.period(s))
 	for _, g := range v.GPUs {
-		v.draw(t, g, fmt.Sprintf("%s GPU %d: ", g.Node, g.Index))
+		v.draw(t, g, fmt.Sprintf("%s GPU %d: ", g.Node, g.Index), s)
 	}
 	return t.File(w, "GPUs over time")
 }

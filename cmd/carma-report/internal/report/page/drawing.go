@@ -24,6 +24,7 @@ const colours = `.d-text{fill:#222;font:13px sans-serif}.d-axis{stroke:#999;stro
 	`vector-effect:non-scaling-stroke}.d-grid{stroke:#eee}.d-size{stroke:#555;stroke-dasharray:2 3}` +
 	`.d-book{fill:#dfe8f4;stroke:#a9bedb;vector-effect:non-scaling-stroke}.d-job{fill:#c9d7ea;stroke:#3b6fb6}` +
 	`.d-bad{fill:#f7dfc6;stroke:#a85a10;stroke-width:2;stroke-dasharray:4 2}.d-mark{font-weight:bold}` +
+	`.d-at{fill:transparent}.d-at:hover{fill:#8883}` +
 	`@media(max-width:699px){.d-w1{display:none}}@media(max-width:1099px){.d-w2{display:none}}` +
 	`@media(max-width:1264px){.d-w3{display:none}}` +
 	`@media(min-width:700px){.d-few{display:none}}` +

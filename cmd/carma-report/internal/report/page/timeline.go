@@ -145,6 +145,22 @@ func (t *Timeline) Plot(p Plot) {
 	t.top += plotHeight
 }
 
+// Strip is a part of the time, with the figures that are shown where the pointer is.
+type Strip struct {
+	From, To time.Time
+	Title    string
+}
+
+// Strips lays strips over the last plots.
+func (t *Timeline) Strips(plots int, strips []Strip) {
+	height := plots*PlotStep - titleHeight
+	const element = `<rect class="d-at" x="%.2f%%" y="%d" width="%.2f%%" height="%d"><title>%s</title></rect>`
+	for _, s := range strips {
+		from, to := t.part(s.From), t.part(s.To)
+		fmt.Fprintf(t, element, 100*from, t.top-height, 100*(to-from), height, html.EscapeString(s.Title))
+	}
+}
+
 // Job is a run of a job on a GPU.
 type Job struct {
 	From, To    time.Time
