@@ -284,7 +284,7 @@ func (a *Agent) read(ctx context.Context) (v view, ok bool) {
 	if !ok {
 		return v, false
 	}
-	s, err := a.Ledger.Snapshot(ctx)
+	s, err := a.holders(ctx)
 	if err != nil {
 		a.keepXids(samples)
 		a.Log.Error("read ledger", "error", err)
@@ -317,6 +317,16 @@ func (a *Agent) read(ctx context.Context) (v view, ok bool) {
 	a.export(s)
 	a.watchOutputs(samples, s.Leases)
 	return view{samples, s, owners}, true
+}
+
+// holders reads the ledger for a look. An agent that observes needs the leases alone, once the first look has read
+// how far an earlier agent came.
+func (a *Agent) holders(ctx context.Context) (lease.Snapshot, error) {
+	if a.Observer == nil || a.Export != nil || !a.accounts.loaded {
+		return a.Ledger.Snapshot(ctx)
+	}
+	leases, err := a.Ledger.Leases()
+	return lease.Snapshot{Leases: leases}, err
 }
 
 // askOfJobs asks slurmctld the urgent questions about jobs, at each look.

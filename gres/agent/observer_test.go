@@ -304,3 +304,31 @@ func TestObserverRecord(t *testing.T) {
 		}
 	}
 }
+
+// counting counts what is read of a ledger.
+type counting struct {
+	*lease.Ledger
+	snapshots int
+}
+
+func (c *counting) Snapshot(ctx context.Context) (lease.Snapshot, error) {
+	c.snapshots++
+	return c.Ledger.Snapshot(ctx)
+}
+
+// An agent that observes reads the whole ledger at the first look alone, and measures the jobs at each.
+func TestLooksOfAnObserver(t *testing.T) {
+	c := &counting{Ledger: book(t, 7)}
+	a := newAgent()
+	a.Observer, a.Ledger, a.Owners, a.Records = &Observer{}, c, owners{1: {JobID: 7}}, &records{}
+	for look := range 3 {
+		a.Sample = func() []gres.Sample { return []gres.Sample{sample(gres.Process{PID: 1, UsedMiB: int64(10 + look)})} }
+		if _, ok := a.read(t.Context()); !ok {
+			t.Fatal("no look")
+		}
+	}
+	held, ok, err := c.Find(t.Context(), jobenv.JobKey{JobID: 7})
+	if err != nil || !ok || held.GPUs[0].PeakMiB != 12 || c.snapshots != 1 {
+		t.Errorf("%d times all, %+v, %v, %v", c.snapshots, held.GPUs, ok, err)
+	}
+}

@@ -20,6 +20,7 @@ import (
 // Ledger is the agent's view of the node's ledger: a port for each part.
 type Ledger interface {
 	Looks
+	Holders
 	Lost
 	Health
 	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
@@ -30,6 +31,11 @@ type Looks interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
+}
+
+// Holders is for looks of an agent that observes.
+type Holders interface {
+	Leases() ([]gres.Lease, error)
 }
 
 // Leases tell the holders of GPUs.

@@ -47,6 +47,9 @@ type Snapshot struct {
 // Never is the age of what has not been.
 const Never time.Duration = math.MaxInt64
 
+// Leases reads who holds which GPU.
+func (b *Ledger) Leases() ([]gres.Lease, error) { return leasesOf(b.db) }
+
 // Snapshot reads the ledger at a single moment, and waits for nobody.
 func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	c, err := b.db.Conn(ctx)
