@@ -105,6 +105,21 @@ func lane(a *db.Attempt, id string, s *style) page.Job {
 
 // draw draws a GPU: figures, bookings, and the jobs.
 func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string, s *style) {
+	t.Grid(3*page.PlotStep + (1+t.Pack(g.jobs))*page.RowStep)
+	jobs, booked := fmt.Sprintf("%d runs", g.runs), ""
+	switch {
+	case g.runs == 1:
+		jobs = "1 run"
+	case g.runs > len(g.jobs):
+		booked = fmt.Sprintf(" by the %d longest runs", len(g.jobs))
+		jobs += fmt.Sprintf(", the %d longest are drawn", len(g.jobs))
+	}
+	v.curves(t, g, name, booked, s)
+	t.Lanes(name+"Jobs: "+jobs, g.jobs)
+}
+
+// curves draws the figures of a GPU, and bookings behind the memory.
+func (v *gpuView) curves(t *page.Timeline, g *gpuSeries, name, booked string, s *style) {
 	var smact, memory, power []page.Point
 	watts := 0.0
 	for _, x := range g.Samples {
@@ -118,16 +133,7 @@ func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string, s *style) {
 			watts = max(watts, p.Value)
 		}
 	}
-	t.Grid(3*page.PlotStep + (1+t.Pack(g.jobs))*page.RowStep)
 	size, peak := float64(g.TotalMiB)/1024, float64(g.PeakMiB)/1024
-	jobs, booked := fmt.Sprintf("%d runs", g.runs), ""
-	switch {
-	case g.runs == 1:
-		jobs = "1 run"
-	case g.runs > len(g.jobs):
-		booked = fmt.Sprintf(" by the %d longest runs", len(g.jobs))
-		jobs += fmt.Sprintf(", the %d longest are drawn", len(g.jobs))
-	}
 	t.Plot(page.Plot{Title: name + "SM activity: mean " + rounded(g.SMActPct, " %"), Most: 100, Size: 100,
 		Figure: "100 %", Points: smact})
 	t.Plot(page.Plot{Title: name + "Memory: peak " + usertext.GiB(g.PeakMiB) + "; pale: booked" + booked,
@@ -136,7 +142,6 @@ func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string, s *style) {
 	t.Plot(page.Plot{Title: name + "Power: mean " + rounded(g.Watts, " W"), Most: max(watts, 1), Size: watts,
 		Figure: "highest " + rounded(figure.Measured(watts), " W"), Points: power})
 	t.Strips(3, v.strips(g, s))
-	t.Lanes(name+"Jobs: "+jobs, g.jobs)
 }
 
 // stripsOf is into how many parts the time of a GPU is cut, each with its figures.

@@ -5,12 +5,13 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"carma/cmd/carma-report/internal/report/page"
 	"carma/slurmbridge/usertext"
 )
 
-// svg draws memory and SM activity of a job.
+// svg draws memory, SM activity and power of a job.
 func (p *jobPage) svg(w io.Writer) error { return p.draw().File(w, "job "+p.job.id()) }
 
 func (p *jobPage) draw() *page.Drawing {
@@ -33,19 +34,20 @@ func (p *jobPage) draw() *page.Drawing {
 	if len(p.series) == 0 {
 		return d.Drawing
 	}
-	var use, memoryUse []page.Point
-	for _, s := range p.series {
-		point := page.Point{From: s.At, To: s.At.Add(s.Length), Value: float64(s.SMActPct)}
-		use = append(use, point)
-		point.Value = float64(s.UsedMiB) / 1024
-		memoryUse = append(memoryUse, point)
+	v := &gpuView{From: j.Start, To: j.End}
+	g := &gpuSeries{TotalMiB: p.totalMiB}
+	g.take(p.series)
+	for i := range p.attempts {
+		if a := &p.attempts[i]; slices.Contains(a.Total.UUIDs, j.figures.UUIDs[0]) {
+			g.jobs = append(g.jobs, lane(a, j.id(), &p.style))
+		}
 	}
-	d.Grid(2 * page.PlotStep)
-	d.Plot(page.Plot{Title: "SM activity of the GPU from " + p.text(moment, when(j.Start)),
-		Most: 100, Size: 100, Figure: "100 %", Points: use})
-	size := float64(p.totalMiB) / 1024
-	d.Plot(page.Plot{Title: "memory of the GPU", Most: max(size, 1), Size: size, Figure: usertext.GiB(p.totalMiB),
-		Points: memoryUse, Highest: true})
+	name := "Its GPU: "
+	if len(j.figures.UUIDs) > 1 {
+		name = "Its first GPU: "
+	}
+	d.Grid(3 * page.PlotStep)
+	v.curves(d, g, name, "", &p.style)
 	return d.Drawing
 }
 
