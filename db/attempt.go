@@ -210,7 +210,7 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// searched are the columns that records are found by: all of the table but the record and its writer's version.
+// searched are the columns by which records are found: all of the table but the record and the writer's version.
 const searched = "job_id, cluster, restart, node, array_job_id, account, user, uid, start_ms, end_ms, requeued_to"
 
 func put(tx *sql.Tx, a *Attempt) error {

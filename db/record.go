@@ -50,14 +50,14 @@ func (a *Attempt) decode(text string) error {
 	return nil
 }
 
-// parser reads what encode has written, by the same tags, several times as fast as encoding/json: a report reads a
+// parser reads the JSON of encode, by the same tags, several times as fast as encoding/json: a report reads a
 // million records. The parser gives up where JSON is written in another way, and decode takes encoding/json then.
 type parser struct {
 	rest    string
 	foreign bool // usertext.Clean would change some text
 }
 
-// member is a field of a struct: how the field's JSON begins, and which field it is.
+// member is a field of a struct: the beginning of the field's JSON, and the field's number.
 type member struct {
 	begin string
 	index int
@@ -161,7 +161,7 @@ func (p *parser) skip(c byte) bool {
 	return true
 }
 
-// text also checks the characters on its way, which costs nothing for texts as short as these.
+// text also checks the characters: texts are short, so the check costs nothing.
 func (p *parser) text() (s string, ok bool) {
 	if !p.skip('"') {
 		return "", false
@@ -193,7 +193,7 @@ func (p *parser) digits() (n int64, ok bool) {
 
 var tens = [...]float64{1, 10, 100, 1000, 1e4, 1e5, 1e6}
 
-// float reads a number, or null for Unknown. Few digits need no ParseFloat: they are an exact quotient.
+// float reads a number, or null for Unknown. A number of few digits is an exact quotient and needs no ParseFloat.
 func (p *parser) float() (f float64, ok bool) {
 	n, end, decimals, plain := int64(0), 0, -1, true
 number:

@@ -42,7 +42,7 @@ func TestParserReadsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// What the parser reads, encoding/json reads the same.
+// encoding/json reads the same from every text that the parser takes.
 func FuzzParser(f *testing.F) {
 	text, err := attempt(7, 0).encode()
 	if err != nil {

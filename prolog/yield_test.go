@@ -88,8 +88,8 @@ func TestUnbookedJobYields(t *testing.T) {
 	}
 }
 
-// GPUs that those who wait have left for a while are for a job that yields, also where Prologs have less time: tasks
-// wait, and the job does not begin anew each time that it is returned to the queue.
+// GPUs that the queue has left alone for a while are for a job that yields, also where Prologs have less time: tasks
+// wait, and the job does not begin anew at each return to the queue.
 func TestYieldsForLongerThanThePrologTakes(t *testing.T) {
 	for name, pass := range map[string]bool{"the GPU stays free": true, "another job comes": false} {
 		w := newWorld(t)

@@ -267,8 +267,8 @@ func TestAttackHoldsAfterOOM(t *testing.T) {
 	c.nothingLeft()
 }
 
-// GPUs are not kept on for a job that its user has changed, so that the job cannot run on the node any more, while
-// slurmctld may still say that the job waits for its turn.
+// No GPU is kept on for a job whose user has changed the job so that the job cannot run on the node any more, even
+// where slurmctld says that the job waits for its turn.
 func TestAttackHoldsOfChangedJobs(t *testing.T) {
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`})

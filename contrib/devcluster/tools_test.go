@@ -141,7 +141,7 @@ func TestToolsShare(t *testing.T) {
 					t.Errorf("%s: job %s ran on %s, not on %v", what, ran[1], ran[2], shared)
 				}
 			}
-			// A job that was returned to the queue has a record of that, and the other one a moment later.
+			// A job that was returned to the queue has a record of the return first, and of the run a moment later.
 			var r report
 			c.eventually(func() string {
 				r = c.report(m[0][1])

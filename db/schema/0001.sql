@@ -1,6 +1,6 @@
 -- Times are seconds since 1970, in attempt milliseconds; NULL means unknown.
 
--- One row for each attempt of a job on a node, written when it ends there.
+-- One row for each attempt of a job on a node, written at the end of the attempt.
 CREATE TABLE attempt (
   job_id       INTEGER NOT NULL,
   cluster      TEXT NOT NULL,
@@ -13,7 +13,7 @@ CREATE TABLE attempt (
   start_ms     INTEGER NOT NULL,
   end_ms       INTEGER NOT NULL,
   requeued_to  TEXT,             -- partition
-  record       TEXT NOT NULL,    -- all of it, the above too: JSON of db.Attempt; no key in a copy for users
+  record       TEXT NOT NULL,    -- JSON of db.Attempt, with the columns above; no key in a copy for users
   version      TEXT,             -- of the CARMA that wrote the record last; in no copy for users
   PRIMARY KEY (job_id, cluster, restart, node)
 ) STRICT, WITHOUT ROWID;

@@ -113,8 +113,8 @@ func (d *Device) Alloc(n int64) Handle {
 	return Handle(id)
 }
 
-// Touch is an Alloc and the Free of its block, and gives the block's size. A free block that is large
-// enough is the same afterwards, so that none moves.
+// Touch is an Alloc and the Free of the block, and gives the block's size. A free block that is large
+// enough is the same afterwards, so no block moves.
 func (d *Device) Touch(n int64) int64 {
 	if n <= 0 {
 		return 0
@@ -308,9 +308,9 @@ func (p *pool) find(b *block) place {
 	return place{c, search(p.lists[c], b.size, b.addr)}
 }
 
-// search gives the first entry that is not before (size, addr). The comparison has no branch:
-// which half of a list holds the place is as good as random, and a wrong guess of the processor
-// costs more than the comparison.
+// search gives the first entry that is not before (size, addr). The comparison has no branch: the
+// half of a list with the place is as good as random, and a wrong guess of the processor costs more
+// than the comparison.
 func search(l []freeEntry, size, addr int64) int {
 	first, n := 0, len(l)
 	for n > 0 {

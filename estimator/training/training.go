@@ -117,8 +117,8 @@ func Run(g *graph.Graph, p Plan) Result {
 	return r
 }
 
-// onEach is what each of n GPUs holds of what is spread over them. Most jobs have one, and a
-// division takes as long as the rest of a parameter's step.
+// onEach is the share of each of n GPUs. Most jobs have one GPU, and a division takes as long as the
+// rest of a parameter's step.
 func onEach(bytes, n int64) int64 {
 	if n == 1 {
 		return bytes
@@ -143,7 +143,7 @@ func (s *sim) alloc(n int64, part Part) slot {
 	return slot{h, part}
 }
 
-// scratch takes n bytes and gives them back.
+// scratch takes n bytes and gives the bytes back.
 func (s *sim) scratch(n int64) {
 	if n <= 0 || s.spent() {
 		return

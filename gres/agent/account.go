@@ -55,7 +55,7 @@ type holder struct {
 }
 
 // begin reads the state of an earlier agent, once, and notes which jobs have ended
-// since the last tick. An agent that was ended has written all, and the sample of that time goes on.
+// since the last tick. An agent that was ended has written all, and the next agent goes on with the last sample.
 // An agent that was killed has written what jobs used up to the last look (readings), but not the
 // sample: jobs' energy goes on from the last look, and the samples have a gap of sampleOf looks at most.
 func (c *accounts) begin(ctx context.Context, a *Agent, readings []gres.Reading, ended []lease.Ended) {

@@ -307,7 +307,7 @@ func (a *Agent) read(ctx context.Context) (v view, ok bool) {
 	owners := once{a.Owners, map[int]resident.Owner{}}
 	readings, usages := a.measure(samples, s.Leases, owners, now, interval)
 	a.watchHealth(ctx, samples)
-	// What was measured is written, though the agent ends now: the next agent goes on from this look.
+	// Also where the agent ends now: the next agent goes on from this look.
 	if err := a.Ledger.Measure(context.WithoutCancel(ctx), readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
 		a.accounts.tellAgain()

@@ -56,7 +56,7 @@ type Daemons struct {
 type served struct {
 	due    atomic.Bool // a check is due
 	busy   bool
-	next   func()             // what a look asked for meanwhile, the last of several looks
+	next   func()             // the work of a later look, the last of several looks
 	leases []gres.Lease       // at the last look
 	hush   context.CancelFunc // ends a question to the daemon; nil: none is asked
 	failed bool               // to start, since the last check
@@ -64,8 +64,8 @@ type served struct {
 	free   time.Duration      // since when no lease names the daemon; 0: a lease does, or none ever did
 }
 
-// serve does something about a daemon. While something else is being done, that waits for the end (later), or is left
-// out. A Prolog pokes the agent once, and waits.
+// serve works on a daemon. While other work on the daemon is being done, the new work waits for the end (later) or is
+// left out. A Prolog pokes the agent once, and waits.
 func (m *Daemons) serve(ctx context.Context, d gres.Daemon, later bool, do func(context.Context, *served)) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -98,7 +98,7 @@ func (m *Daemons) serve(ctx context.Context, d gres.Daemon, later bool, do func(
 	}()
 }
 
-// known is what is known of a daemon, under the lock.
+// known gives the state of a daemon, under the lock.
 func (m *Daemons) known(d gres.Daemon) *served {
 	if m.of == nil {
 		m.of = map[gres.Daemon]*served{}
@@ -110,7 +110,7 @@ func (m *Daemons) known(d gres.Daemon) *served {
 }
 
 // attend serves a daemon at a look. A question to the daemon ends where the daemon is to be another user's: no user's
-// silence costs the next one time.
+// silence costs the next user time.
 func (m *Daemons) attend(ctx context.Context, d gres.Daemon, check bool, leases []gres.Lease,
 	do func(context.Context, *served)) {
 	m.lock.Lock()

@@ -305,7 +305,7 @@ func TestObserverRecord(t *testing.T) {
 	}
 }
 
-// counting counts what is read of a ledger.
+// counting counts the snapshots of a ledger.
 type counting struct {
 	*lease.Ledger
 	snapshots int

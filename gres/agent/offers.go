@@ -221,7 +221,7 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// inVain tells whether a hold has long offered what the job needs.
+// inVain tells whether a hold has long offered enough GPUs to the job.
 func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 	return o.ready(job, s) && !slices.ContainsFunc(s.Holds, func(h lease.Hold) bool {
 		return h.JobID == job && h.Offered < steward.VainAfter

@@ -73,7 +73,7 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 	switch {
 	case !g.here || g.bucket.At.Equal(at):
 		return false
-	case g.bucket.At.IsZero(): // what was seen before the first bucket counts in it
+	case g.bucket.At.IsZero(): // looks before the first bucket count in the first
 		g.bucket.At = at
 		return false
 	}
@@ -88,8 +88,8 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 	return true
 }
 
-// fill goes on with a sample that an earlier agent has begun: written as of a new agent alone, the sample would
-// replace what the earlier agent has measured.
+// fill goes on with the sample that an earlier agent has begun: a sample of the new agent alone would replace the
+// earlier agent's.
 func (g *account) fill(s db.Sample) {
 	g.bucket, g.smactS = s, 0
 	if s.SMActS > 0 {

@@ -359,8 +359,8 @@ func TestRestAfter(t *testing.T) {
 	}
 }
 
-// A hold that has offered its GPUs for minutes ends, in vain, and the node says so; a hold that its user's doing ended,
-// or whose time is over and whose job was just returned to the queue, was not in vain.
+// A hold ends, in vain, after minutes of offers, and the node says so. A hold was not in vain where the user's doing
+// ended the hold, or where the hold's time is over and the job was just returned to the queue.
 func TestHoldInVain(t *testing.T) {
 	decided := time.Now().Add(-31 * time.Minute)
 	hold := steward.Hold{JobID: 7, GPUs: 1, Since: decided}

@@ -16,7 +16,7 @@ import (
 )
 
 // A user's daemon does not answer, and the user's last job there ends; the next user's Prolog leases the GPU and pokes
-// the agent, which looks once a second besides. The Prolog does not wait for the answer.
+// the agent. The agent looks once a second besides. The Prolog does not wait for the answer.
 func TestNextUserWaitsForNoAnswer(t *testing.T) {
 	of := func(job, uid uint32) []gres.Lease {
 		return []gres.Lease{{Job: jobenv.JobKey{JobID: job}, UID: uid, UUID: "a", Daemon: "a"}}

@@ -47,7 +47,7 @@ type Snapshot struct {
 // Never is the age of what has not been.
 const Never time.Duration = math.MaxInt64
 
-// Leases reads who holds which GPU.
+// Leases reads the leases alone.
 func (b *Ledger) Leases() ([]gres.Lease, error) { return leasesOf(b.db) }
 
 // Snapshot reads the ledger at a single moment, and waits for nobody.

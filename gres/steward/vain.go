@@ -18,8 +18,8 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// VainAfter is how long the GPUs of a hold are offered to its job until the hold ends, in vain: the
-// job cannot start there for a reason that is not seen here (cores or memory in use, say).
+// VainAfter is how long the GPUs of a hold are offered to the job until the hold ends, in vain: the
+// job cannot start there for a reason that CARMA does not see (cores or memory in use, say).
 // slurmctld looks at all jobs several times in VainAfter. The hold of a job on several nodes, which
 // waits for the others, ends by HoldTimeout alone.
 const VainAfter = 5 * time.Minute

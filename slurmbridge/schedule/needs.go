@@ -10,7 +10,7 @@ import (
 	"carma/slurmbridge/hostlist"
 )
 
-// Needs is what a job asks of its nodes, beside GPUs.
+// Needs is a job's request for nodes, beside GPUs.
 type Needs struct {
 	Partitions      string // with commas
 	Nodes           int    // at least
@@ -20,18 +20,18 @@ type Needs struct {
 	Least           Size // of each node
 }
 
-// Size is what a node has, or is to have. Of a node 0 CPUs and 0 MiB of memory are unknown.
+// Size is the size of a node, or the size that a job asks for. Of a node 0 CPUs and 0 MiB of memory are unknown.
 type Size struct{ CPUs, MemMiB, TmpMiB int64 }
 
-// Host is what a node has, beside GPUs.
+// Host is a node with the resources beside GPUs.
 type Host struct {
 	Name       string
 	Partitions []string
-	Features   string // with commas, those that a reboot would bring as well
+	Features   string // with commas; also features that a reboot would bring
 	Size
 }
 
-// Allow tells whether the job may run on a node when everybody else has gone. What cannot be read forbids nothing.
+// Allow tells whether the job may run on a node when everybody else has gone. An unreadable list forbids nothing.
 func (n Needs) Allow(h Host) bool {
 	names, err := hostlist.Expand(n.Named)
 	if err == nil && len(names) > 0 && len(names) >= n.Nodes && !slices.Contains(names, h.Name) ||

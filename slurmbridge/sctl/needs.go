@@ -21,7 +21,7 @@ func (c Client) MayRun(ctx context.Context, id uint32, node string) (bool, error
 	return n.Allow(h), err
 }
 
-// needs tells what a job asks of its nodes; lists of nodes are such that slurmctld has taken for nodes of its own.
+// needs reads a job's request for nodes. slurmctld has checked the names in lists of nodes.
 // squeue --Format of 22.05 has no word for the excluded nodes.
 func needs(ctx context.Context, c Client, id uint32) (schedule.Needs, error) {
 	row, err := c.row(ctx, id, []string{"%A", "%n", "%x", "%P", "%D", "%f", "%c", "%m", "%d", "%v"})
@@ -39,7 +39,7 @@ func needs(ctx context.Context, c Client, id uint32) (schedule.Needs, error) {
 	return n, err
 }
 
-// reserved are the nodes of a reservation; empty: its jobs run on others as well (FLEX).
+// reserved are the nodes of a reservation; empty: jobs run on other nodes as well (FLEX).
 func reserved(ctx context.Context, c Client, name string) (nodes string, err error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "reservation", name)
 	for word := range strings.FieldsSeq(out) {
@@ -71,7 +71,7 @@ func mebibytes(s string) int64 {
 	return int64(v * times)
 }
 
-// host tells what a node has.
+// host reads the resources of a node.
 func host(ctx context.Context, c Client, node string) (schedule.Host, error) {
 	h := schedule.Host{Name: node}
 	rows, err := c.ofNode(ctx, node, "Partition", "Features", "CPUs", "Memory", "Disk")

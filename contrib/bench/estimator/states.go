@@ -9,19 +9,19 @@ import (
 	"slices"
 )
 
-// A run with large parameters shows how many of the optimizer's states it had, whatever an estimate
-// says: the process, the published live peak and the states must fit into what the run took.
+// A run with large parameters shows the number of the optimizer's states, whatever an estimate says:
+// the process, the published live peak and the states must fit into the memory of the run.
 const (
 	largeMiB   = 150 // parameters of fewer MiB, or a smaller share of the run, show nothing
 	largeShare = 0.05
-	clearlyMiB = 64 // less than needed by more than that is no accident
+	clearlyMiB = 64 // a larger difference is no accident
 )
 
-// shown are the runs of a half of the families that show the number of states, and those of them that
+// shown are the runs of a half of the families by which the number of states shows, and the runs that
 // had no room for so many.
 type shown struct {
 	runs, below int
-	families    map[string]bool // of those below
+	families    map[string]bool // of the runs below
 }
 
 // withoutRoom holds the runs against a number of states; every second family is in one half.

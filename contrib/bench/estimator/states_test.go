@@ -4,7 +4,7 @@ package main
 
 import "testing"
 
-// A run shows the states that it had no room for, if its parameters are large.
+// A run with large parameters shows for how many states there was no room.
 func TestWithoutRoom(t *testing.T) {
 	row := func(family string, beyond, params, live float64) run {
 		return run{family: family, faketensorMiB: live, paramsMiB: params, actualMiB: processMiB + live + beyond}

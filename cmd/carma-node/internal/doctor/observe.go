@@ -74,7 +74,7 @@ func observing(f Facts) []Finding {
 	return d.findings
 }
 
-// observed looks at slurm.conf for an agent that only observes; line is the first that has CARMA act.
+// observed looks at slurm.conf for an agent in observe mode; line is the first by which CARMA acts.
 func observed(d *diagnosis, line string, plugin bool, say func(Level, string, string)) {
 	advises := d.Config.Mode == config.ModeAdvise
 	switch {

@@ -114,7 +114,7 @@ func number(text string) int64 {
 	return n
 }
 
-// sameDefault compares which partition takes the jobs that name none.
+// sameDefault compares the default partitions of slurm.conf and carma.toml.
 func sameDefault(name string, line slurmconf.Record, p config.Partition, say func(Level, string, string)) {
 	if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {
 		say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name,

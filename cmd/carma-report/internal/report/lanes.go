@@ -144,10 +144,10 @@ func (v *gpuView) curves(t *page.Timeline, g *gpuSeries, name, booked string, s 
 	t.Strips(3, v.strips(g, s))
 }
 
-// stripsOf is into how many parts the time of a GPU is cut, each with its figures.
+// stripsOf is the number of parts of a GPU's time with figures of their own.
 const stripsOf = 120
 
-// strips puts samples together that lie in the same part of the time; where no sample is, is no strip.
+// strips puts the samples of a part of the time together. A part without samples has no strip.
 func (v *gpuView) strips(g *gpuSeries, s *style) (list []page.Strip) {
 	span := max(v.To.Sub(v.From).Seconds(), 1e-3)
 	part := func(x *gpuSample) int { return int(x.At.Sub(v.From).Seconds() / span * stripsOf) }
@@ -172,7 +172,7 @@ func (v *gpuView) strips(g *gpuSeries, s *style) (list []page.Strip) {
 	return list
 }
 
-// mean is a mean by time of what is known.
+// mean is a mean of known values, weighted by time.
 type mean struct{ sum, seconds float64 }
 
 func (m *mean) add(v figure.Measured, seconds float64) {

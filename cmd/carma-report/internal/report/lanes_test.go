@@ -96,7 +96,7 @@ func TestLanesOfGPU(t *testing.T) {
 	}
 }
 
-// Figures are shown where samples are, each part of the time with its own; what is not known is said.
+// Each part of the time with samples shows figures, unknown ones as such.
 func TestStrips(t *testing.T) {
 	begin := time.Date(2026, 3, 9, 8, 0, 0, 0, time.UTC)
 	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }

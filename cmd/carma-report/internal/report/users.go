@@ -13,10 +13,10 @@ import (
 	"carma/db/texttable"
 )
 
-// users says who shared GPUs and who left GPUs idle.
+// users has the shared and the idle GPU time of each user.
 type users map[string]*userUse
 
-// userUse adds up a user's jobs. What is unknown of a job counts in no mean.
+// userUse adds up a user's jobs. An unknown figure of a job counts in no mean.
 type userUse struct {
 	name                  string
 	jobs                  int
@@ -35,7 +35,7 @@ func (u *users) add(j *job) {
 	name := cmp.Or(j.User, unknownText)
 	of := (*u)[name]
 	if of == nil {
-		of = &userUse{name: strings.Clone(name)} // not to keep the text that it is cut from
+		of = &userUse{name: strings.Clone(name)} // else the text of all records stays in memory
 		(*u)[of.name] = of
 	}
 	f := j.figures

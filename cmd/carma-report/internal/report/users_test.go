@@ -10,7 +10,7 @@ import (
 	"carma/db/figure"
 )
 
-// Whoever left most GPU time idle comes first, and what is unknown of a job is no zero.
+// The user with most idle GPU time comes first, and an unknown figure of a job is no zero.
 func TestUsers(t *testing.T) {
 	var u users
 	for _, c := range []struct {

@@ -38,7 +38,7 @@ type Kind struct {
 	runs []*run
 }
 
-// Booked counts the jobs that share, by what tells their booking.
+// Booked counts the sharing jobs by the source of the booking.
 type Booked struct {
 	Estimates int `json:"estimates"` // of their records, with the reserve
 	History   int `json:"history"`   // earlier runs in the records
@@ -158,7 +158,7 @@ func (p *Plan) summarise(all []*run, past map[string]workload.Past) {
 	p.Recorded.OOM = len(ooms)
 }
 
-// count notes what tells a job's booking. scripts are those seen before, in the order of jobs.
+// count notes the source of a job's booking. scripts are the scripts of the jobs before.
 func (p *Plan) count(o *run, past map[string]workload.Past, scripts map[string]bool) {
 	if o.alone {
 		return

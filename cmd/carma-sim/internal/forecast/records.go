@@ -177,7 +177,7 @@ func (r *Records) runOf(a *db.Attempt) run {
 	if o.key == "" && a.Name != "" {
 		o.key = r.word(fmt.Sprintf("%d %d %s", a.UID, o.gpus, a.Name))
 	}
-	switch { // an estimate alone does not tell what is booked
+	switch { // an estimate alone is not the booking
 	case a.EstMiB <= 0:
 	case a.Mode == jobenv.ModeShared:
 		o.bookMiB = a.ReserveMiB

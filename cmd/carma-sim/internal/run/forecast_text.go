@@ -190,7 +190,7 @@ func (f *Forecast) notes() string {
 	return b.String()
 }
 
-// books says that so many jobs book.
+// books is a number of jobs with the verb.
 func books(jobs int) string {
 	if jobs == 1 {
 		return "1 job books"

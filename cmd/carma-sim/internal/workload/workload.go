@@ -35,7 +35,7 @@ type Job struct {
 	Key   string // jobs of one key teach the history together; empty: the job alone
 	Past  Past   // runs of the key before the trace
 	Alone bool   // books whole GPUs always
-	// BookMiB is booked whatever earlier runs used; 0: they tell.
+	// BookMiB is booked, whatever earlier runs used; 0: the booking is by earlier runs.
 	BookMiB int64
 
 	// Spec is what the analytic estimator is asked; nil: there is no summary.

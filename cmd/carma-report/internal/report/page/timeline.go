@@ -145,7 +145,7 @@ func (t *Timeline) Plot(p Plot) {
 	t.top += plotHeight
 }
 
-// Strip is a part of the time, with the figures that are shown where the pointer is.
+// Strip is a part of the time, with the figures to show under the pointer.
 type Strip struct {
 	From, To time.Time
 	Title    string
