@@ -53,9 +53,9 @@ func TestFrameworksShare(t *testing.T) {
 		c.sh("", "carma-report history --write")
 		time.Sleep(5 * time.Second) // libcarma looks every 2 s
 	}
-	// One GPU is left to them.
-	rest := c.sbatch(alice, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\nsleep 1h\n")
-	c.eventually(func() string { return c.job(rest, "%T") }, "RUNNING")
+	// One GPU is left to them. The job is RUNNING before the job's Prolog has leased GPUs.
+	rest := c.sbatch(alice, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\necho gpu=$CUDA_VISIBLE_DEVICES\nsleep 1h\n")
+	c.gpu(rest)
 	var ids, gpus []string
 	for range 2 {
 		for _, framework := range both {
