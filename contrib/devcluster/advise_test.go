@@ -47,7 +47,8 @@ func TestAdvise(t *testing.T) {
 		p := c.pictureOf(asked{options: "--gres=gpu:1", script: "#CARMA mem=5G"})
 		return fmt.Sprint(strings.Contains(p.shown, "carma-advice"))
 	}, "false")
-	c.onlyAsked()
+	c.onlyAsked("JobSubmitPlugins names carma, which changes no job while mode = \"observe\"; " +
+		"no other line has CARMA act")
 }
 
 // advise takes the second step of docs/pilot.md.

@@ -127,8 +127,8 @@ func (p *Publisher) publish(ctx context.Context, begins bool) error {
 const agentStops = 3 * time.Second
 
 // isBehind tells whether a job has left its GPUs since the agent looked at the GPUs, and the agent will look again: the
-// Epilog wakes it. By the readings of before, a part of such a GPU is free, and a job that came later and needs no more
-// would pass the first job, which waits for all of the GPU.
+// Epilog wakes the agent. By the readings of before, a part of such a GPU is free, and a job that came later and needs
+// no more would pass the first job, which waits for all of the GPU.
 func isBehind(s lease.Snapshot) bool { return s.EndAge < s.AgentAge && s.AgentAge < agentStops }
 
 // compare asks slurmctld what stands in the node's Extra and tells it the counts again if these are not what

@@ -79,7 +79,7 @@ func host(ctx context.Context, c Client, node string) (schedule.Host, error) {
 		return h, fmt.Errorf("query what node %s has: %w", node, err)
 	}
 	for _, f := range rows {
-		h.Partitions = append(h.Partitions, strings.TrimSuffix(f[0], "*")) // the default partition's mark
+		h.Partitions = append(h.Partitions, unmarked(f[0]))
 		h.Features = noneEmpty(f[1])
 		h.Size = schedule.Size{CPUs: count(f[2]), MemMiB: count(f[3]), TmpMiB: count(f[4])}
 	}

@@ -96,10 +96,13 @@ func (c Client) PartitionsOf(ctx context.Context, node string) ([]string, error)
 	rows, err := c.ofNode(ctx, node, "Partition")
 	var names []string
 	for _, row := range rows {
-		names = append(names, strings.TrimSuffix(row[0], "*")) // the default partition's mark
+		names = append(names, unmarked(row[0]))
 	}
 	return names, err
 }
+
+// unmarked is a partition's name without sinfo's mark of the default partition.
+func unmarked(partition string) string { return strings.TrimSuffix(partition, "*") }
 
 // ofNode returns fields of sinfo's for each partition of a node. ofNode asks as sinfo does for a single node:
 // slurmctld then packs the node and the partitions, where `scontrol show node` has slurmctld pack all nodes (22.05.8

@@ -103,7 +103,8 @@ func (v *gpuView) fit(from, to bool) {
 
 func (g *gpuSeries) take(samples []db.Sample) {
 	g.Samples = []gpuSample{}
-	var smact, smactS, energy, unowned, energyS float64
+	var smact mean
+	var energy, unowned, energyS float64
 	for _, s := range samples {
 		out := gpuSample{At: s.At, LengthS: s.Length.Seconds(), SMActPct: s.SMActPct, UsedMiB: s.UsedMiB,
 			Watts: figure.Unknown, Jobs: s.Jobs}
@@ -111,16 +112,11 @@ func (g *gpuSeries) take(samples []db.Sample) {
 			out.Watts = s.EnergyJ / figure.Measured(s.EnergyS)
 			energy, unowned, energyS = energy+float64(s.EnergyJ), unowned+float64(s.UnownedJ), energyS+s.EnergyS
 		}
-		if s.SMActPct.Known() {
-			smact, smactS = smact+float64(s.SMActPct)*s.SMActS, smactS+s.SMActS
-		}
+		smact.add(s.SMActPct, s.SMActS)
 		g.PeakMiB = max(g.PeakMiB, s.UsedMiB)
 		g.Samples = append(g.Samples, out)
 	}
-	g.SMActPct, g.Watts, g.EnergyJ, g.UnownedJ = figure.Unknown, figure.Unknown, figure.Unknown, figure.Unknown
-	if smactS > 0 {
-		g.SMActPct = figure.Measured(smact / smactS)
-	}
+	g.SMActPct, g.Watts, g.EnergyJ, g.UnownedJ = smact.value(), figure.Unknown, figure.Unknown, figure.Unknown
 	if energyS > 0 {
 		g.Watts, g.EnergyJ, g.UnownedJ = figure.Measured(energy/energyS), figure.Measured(energy),
 			figure.Measured(unowned)

@@ -18,38 +18,30 @@ type users map[string]*userUse
 
 // userUse adds up a user's jobs. An unknown figure of a job counts in no mean.
 type userUse struct {
-	name                  string
-	jobs                  int
-	gpuS, sharedS         float64
-	idleS                 float64 // GPU time without SM activity
-	smact                 mean
-	bookedMiBS, peakMiBS  float64
-	energyJ               float64
-	energyKnown, memKnown bool
+	group
+	idleS                float64 // GPU time without SM activity
+	smact                mean
+	bookedMiBS, peakMiBS float64
 }
 
 func (u *users) add(j *job) {
 	if *u == nil {
 		*u = users{}
 	}
-	name := cmp.Or(j.User, unknownText)
+	name := dimensions["user"](j, nil)
 	of := (*u)[name]
 	if of == nil {
-		of = &userUse{name: strings.Clone(name)} // else the text of all records stays in memory
-		(*u)[of.name] = of
+		of = &userUse{group: group{Name: strings.Clone(name)}} // else the text of all records stays in memory
+		(*u)[of.Name] = of
 	}
+	of.group.add(j)
 	f := j.figures
-	of.jobs, of.gpuS, of.sharedS = of.jobs+1, of.gpuS+f.LeaseS, of.sharedS+f.SharedS
 	if of.smact.add(f.SMActPct, f.LeaseS); f.SMActPct.Known() {
 		of.idleS += f.LeaseS * (1 - float64(f.SMActPct)/100)
 	}
 	if j.PeakMiB > 0 && j.ReserveMiB > 0 {
-		of.memKnown = true
 		of.bookedMiBS += float64(j.ReserveMiB) * f.LeaseS
 		of.peakMiBS += float64(min(j.PeakMiB, j.ReserveMiB)) * f.LeaseS
-	}
-	if f.EnergyJ.Known() {
-		of.energyJ, of.energyKnown = of.energyJ+float64(f.EnergyJ), true
 	}
 }
 
@@ -60,23 +52,23 @@ func (u users) section() page.Section {
 			"highest memory in percent of the booked memory.",
 	}, Columns: texttable.Columns("user", ">jobs", ">GPU hours", ">idle", ">SM activity", ">shared", ">peak", ">kWh")}
 	list := slices.SortedFunc(maps.Values(u), func(a, b *userUse) int {
-		return cmp.Or(cmp.Compare(b.idleS, a.idleS), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(b.idleS, a.idleS), cmp.Compare(a.Name, b.Name))
 	})
 	for _, of := range list {
 		idle, shared, peak, energy := unknownText, unknownText, unknownText, unknownText
 		if of.smact.seconds > 0 {
 			idle = fmt.Sprintf("%.1f", of.idleS/3600)
 		}
-		if of.gpuS > 0 {
-			shared = fmt.Sprintf("%.0f %%", 100*of.sharedS/of.gpuS)
+		if of.GPUHours > 0 {
+			shared = fmt.Sprintf("%.0f %%", 100*of.SharedHours/of.GPUHours)
 		}
-		if of.memKnown && of.bookedMiBS > 0 {
+		if of.bookedMiBS > 0 {
 			peak = fmt.Sprintf("%.0f %%", 100*of.peakMiBS/of.bookedMiBS)
 		}
-		if of.energyKnown {
-			energy = fmt.Sprintf("%.1f", of.energyJ/3.6e6)
+		if of.EnergyOf > 0 {
+			energy = fmt.Sprintf("%.1f", of.EnergyKWh)
 		}
-		s.Rows = append(s.Rows, []string{of.name, fmt.Sprint(of.jobs), fmt.Sprintf("%.1f", of.gpuS/3600), idle,
+		s.Rows = append(s.Rows, []string{of.Name, fmt.Sprint(of.Jobs), fmt.Sprintf("%.1f", of.GPUHours), idle,
 			rounded(of.smact.value(), " %"), shared, peak, energy})
 	}
 	return s

@@ -167,18 +167,18 @@ func (f *Forecast) notes() string {
 	}
 	line("Means of %s, ± the farthest of them: run times differ from run to run. The model's own error is",
 		number(f.Repeats, "run"))
-	new := number(f.Scripts, "new script")
+	scripts := number(f.Scripts, "new script")
 	switch b := f.Booked; {
 	case b.Estimates == 0:
 		line("not in that. Energy is of all GPUs, over the same time in each row. Assumed: what a job books is")
-		line("known from earlier runs in the records; the first run of each of %s has whole GPUs.", new)
+		line("known from earlier runs in the records; the first run of each of %s has whole GPUs.", scripts)
 	case b.History == 0:
 		line("not in that. Energy is of all GPUs, over the same time in each row. %s the estimate in the", books(b.Estimates))
 		line("record, with its reserve.")
 	default:
 		line("not in that. Energy is of all GPUs, over the same time in each row. %s the estimate in the", books(b.Estimates))
 		line("record, with its reserve. Assumed: what %s is known from earlier runs in the records; the", books(b.History))
-		line("first run of each of %s has whole GPUs.", new)
+		line("first run of each of %s has whole GPUs.", scripts)
 	}
 	line("%s", f.power())
 	if left := unknown(&f.Unknown); len(left) > 0 {
