@@ -12,16 +12,19 @@ import (
 	"testing"
 )
 
-// TestFiles: the files that the tables of architecture.md name are there, each in the package of its row.
+// TestFiles: the files that the tables of architecture.md name are there, each in the package of its row; those that
+// recipes.md names are somewhere.
 func TestFiles(t *testing.T) {
 	page, err := os.ReadFile("architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	there := map[string]bool{}
-	for _, top := range []string{"cmd", "slurmbridge", "gres", "prolog", "estimator", "db"} {
+	var paths []string
+	for _, top := range []string{"cmd", "slurmbridge", "gres", "prolog", "estimator", "db", "contrib", "docs"} {
 		err := filepath.WalkDir(filepath.Join("..", top), func(path string, _ fs.DirEntry, err error) error {
 			there[strings.TrimPrefix(path, "../")] = true
+			paths = append(paths, path)
 			return err
 		})
 		if err != nil {
@@ -50,6 +53,15 @@ func TestFiles(t *testing.T) {
 	}
 	if files < 60 {
 		t.Errorf("architecture.md names %d files", files)
+	}
+	page, err = os.ReadFile("recipes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("`([a-z0-9_/-]+\\.(go|c))`").FindAllStringSubmatch(string(page), -1) {
+		if !slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(path, "/"+m[1]) }) {
+			t.Errorf("recipes.md: there is no %s", m[1])
+		}
 	}
 }
 
