@@ -148,13 +148,39 @@ func (ep *epilog) countFailure(ctx context.Context, v verdict) {
 	if uuids == nil {
 		return
 	}
-	closed, err := ep.ledger.JobEnded(ctx, ep.hook.JobID, ep.hook.UID, uuids, failed)
+	closed, unsure, err := ep.ledger.JobEnded(ctx, ep.hook.JobID, ep.hook.UID, uuids, failed)
 	if err != nil {
 		ep.node.Log.Error("count a job that failed on its GPUs", "job", ep.hook.JobKey, "error", err)
 	}
-	for _, uuid := range closed {
-		ep.node.Log.Error("jobs fail on a GPU; quarantined for an hour", "job", ep.hook.JobKey, "gpu", uuid)
+	for _, uuid := range append(closed, ep.closeForNobody(ctx, unsure)...) {
+		ep.node.Log.Error("jobs fail on a GPU; quarantined", "job", ep.hook.JobKey, "gpu", uuid, "for", lease.FailingFor)
 	}
+}
+
+// closeForNobody closes GPUs on which jobs fail of users whose word has no more weight, if nobody waits but these
+// users: else two users who lie together would keep GPUs from the others. Without an answer the GPUs stay open.
+func (ep *epilog) closeForNobody(ctx context.Context, uuids []string) (closed []string) {
+	if len(uuids) == 0 {
+		return nil
+	}
+	ctx, cancel := ep.node.part(ctx)
+	defer cancel()
+	queue, err := queued(ctx, ep.node, ep.slurm)
+	if err == nil {
+		var users []uint32
+		for _, j := range queue {
+			waits := j.Reason == jobstate.InProlog || j.State == jobstate.Pending && !j.Reason.IsOfItsUser()
+			if waits && j.GPUs > 0 {
+				users = append(users, j.UID)
+			}
+		}
+		closed, err = ep.ledger.CloseFailing(ctx, uuids, users)
+	}
+	if err != nil {
+		ep.node.Log.Warn("find out who waits for a GPU on which jobs fail", "job", ep.hook.JobKey, "gpus", uuids,
+			"error", err)
+	}
+	return closed
 }
 
 // clockJump is longer than any Prolog takes (hooks.wait is five minutes at most,

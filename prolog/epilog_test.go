@@ -776,25 +776,67 @@ type counting struct {
 	got string
 }
 
-func (c *counting) JobEnded(_ context.Context, _, _ uint32, uuids []string, failed bool) ([]string, error) {
+func (c *counting) JobEnded(_ context.Context, _, _ uint32, uuids []string, failed bool) (closed, unsure []string,
+	err error) {
 	c.got = fmt.Sprint(uuids, failed)
-	return nil, nil
+	return nil, nil, nil
 }
 
-// Jobs of two users that fail on a GPU close it, through Prologs and Epilogs.
+// Jobs of two users that fail on a GPU close it, through Prologs and Epilogs: once a day, and again where nobody waits
+// but users whose jobs have failed there.
 func TestEpilogClosesAGPU(t *testing.T) {
-	w := newWorld(t)
-	w.stderr.State, w.stderr.Kind = userfile.StateOK, oomscan.GPUFault
-	for i := range uint32(3) {
-		h := failed(hook(7 + i))
-		h.UID = 1000 + i/2
-		w.slurm.job = sctl.Job{ID: h.JobID, UID: h.UID, State: "COMPLETING"}
-		w.prolog(t, h)
-		w.epilog(t, h)
+	waits := func(uid uint32, change func(*schedule.Job)) schedule.Job {
+		j := schedule.Job{ID: 99, UID: uid, State: jobstate.Pending, Reason: jobstate.Resources, Partition: "gpu", GPUs: 2}
+		change(&j)
+		return j
 	}
-	s, err := w.book.Snapshot(t.Context())
-	if err != nil || s.Readings[0].Cause != gres.CauseJobs {
-		t.Errorf("%+v, %v", s.Readings, err)
+	inProlog := func(j *schedule.Job) { j.State, j.Reason = jobstate.Running, jobstate.InProlog }
+	for name, c := range map[string]struct {
+		queue  schedule.Job
+		silent bool
+		want   gres.Cause
+	}{
+		"another user waits":          {queue: waits(2000, func(*schedule.Job) {})},
+		"another user's Prolog waits": {queue: waits(2000, inProlog)},
+		"slurmctld does not answer":   {silent: true},
+		"one of the users waits":      {queue: waits(1000, func(*schedule.Job) {}), want: gres.CauseJobs},
+		"another user's job is held": {queue: waits(2000, func(j *schedule.Job) { j.Reason = "JobHeldUser" }),
+			want: gres.CauseJobs},
+		"another runs": {queue: waits(2000, func(j *schedule.Job) { j.State = jobstate.Running }), want: gres.CauseJobs},
+		"another waits without GPUs": {queue: waits(2000, func(j *schedule.Job) { j.GPUs = 0 }),
+			want: gres.CauseJobs},
+		"another waits for other nodes": {queue: waits(2000, func(j *schedule.Job) { j.ReqNodes = "n9" }),
+			want: gres.CauseJobs},
+	} {
+		w := newWorld(t)
+		w.stderr.State, w.stderr.Kind = userfile.StateOK, oomscan.GPUFault
+		w.slurm.partitions, w.slurm.queue = []string{"gpu"}, []schedule.Job{c.queue}
+		cause := func(after string, want gres.Cause) {
+			t.Helper()
+			s, err := w.book.Snapshot(t.Context())
+			if err != nil || s.Readings[0].Cause != want {
+				t.Errorf("%s, %s: %+v, %v, want %s", name, after, s.Readings[0], err, want)
+			}
+		}
+		fail := func(id uint32) {
+			h := failed(hook(id))
+			h.UID = 1000 + id/2
+			w.slurm.job = sctl.Job{ID: h.JobID, UID: h.UID, State: "COMPLETING"}
+			w.prolog(t, h)
+			w.epilog(t, h)
+		}
+		for i := range uint32(3) {
+			fail(i + 1)
+		}
+		cause("three jobs", gres.CauseJobs)
+		if _, err := w.book.EndFault(t.Context(), "GPU-0", gres.CauseJobs); err != nil {
+			t.Fatal(err)
+		}
+		if c.silent {
+			w.slurm.fail = map[string]error{"queue": errors.New("no answer")}
+		}
+		fail(1)
+		cause("another one", c.want)
 	}
 }
 

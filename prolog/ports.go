@@ -70,7 +70,8 @@ type Ending interface {
 // Faults are the verdict of a job's end on its GPUs and their MPS servers.
 type Faults interface {
 	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
-	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
+	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed, unsure []string, err error)
+	CloseFailing(ctx context.Context, uuids []string, waiting []uint32) (closed []string, err error)
 }
 
 // Records is where accounting goes, and tells of jobs that have ended.

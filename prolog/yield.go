@@ -95,24 +95,28 @@ func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool
 	return y.nobody
 }
 
-// somebodyWaits tells whether a yielding job comes after another one. Jobs in partitions without this node wait for
-// other nodes.
+// somebodyWaits tells whether a yielding job comes after another one.
 func (l *launch) somebodyWaits(ctx context.Context) (bool, error) {
-	partitions, err := l.slurm.PartitionsOf(ctx, l.node.Name)
+	queue, err := queued(ctx, l.node, l.slurm)
+	return slices.ContainsFunc(queue, l.isBehind), err
+}
+
+// queued are the jobs of the queue that may run on the node: jobs in partitions without the node wait for other nodes.
+func queued(ctx context.Context, n *Node, slurm Waiting) ([]schedule.Job, error) {
+	partitions, err := slurm.PartitionsOf(ctx, n.Name)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	ours := slices.DeleteFunc(l.node.Config.PartitionNames(),
+	ours := slices.DeleteFunc(n.Config.PartitionNames(),
 		func(p string) bool { return !slices.Contains(partitions, p) })
 	if len(ours) == 0 { // squeue would list all partitions
-		return false, nil
+		return nil, nil
 	}
-	queue, err := l.slurm.Queue(ctx, ours)
+	queue, err := slurm.Queue(ctx, ours)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	return slices.ContainsFunc(queue,
-		func(j schedule.Job) bool { return l.isBehind(j) && mayWaitFor(j, l.node.Name) }), nil
+	return slices.DeleteFunc(queue, func(j schedule.Job) bool { return !mayWaitFor(j, n.Name) }), nil
 }
 
 // isBehind tells whether a yielding job comes after another one: a pending job with a booking, for want of room.

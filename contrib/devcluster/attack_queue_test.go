@@ -298,6 +298,49 @@ func TestAttackHoldsOfChangedJobs(t *testing.T) {
 	c.nothingLeft()
 }
 
+// Two users whose jobs say that their GPU is broken close it for ten minutes, and not again while others wait for it.
+func TestAttackQuarantine(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	var running []string
+	for range 3 {
+		running = append(running, c.sbatch(carol, "", whole+"exec sleep 1h\n"))
+	}
+	c.waiting(running, "%T %r", "RUNNING None")
+	fail := func(users ...string) {
+		for _, user := range users {
+			id := c.sbatch(user, "", "#SBATCH --gres=gpu:1\n#CARMA mem=2G\n"+
+				"echo 'CUDA error: an illegal memory access was encountered' >&2; exit 1\n")
+			c.ends(id, "FAILED")
+			c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+$`) // the Epilog has ended
+		}
+	}
+	closed := func() (list string) {
+		for _, g := range c.status("n1") {
+			if g.Quarantine == "jobs" {
+				list += fmt.Sprint(" ", g.Index)
+			}
+		}
+		return list
+	}
+	fail(alice, alice, bob)
+	attacked(t, "three jobs of two users fail", "closed:"+closed())
+	for _, gpu := range strings.Fields(closed()) { // as in ten minutes
+		c.sh("", "carma-node --node n1 readmit "+gpu)
+	}
+	waits := c.sbatch(carol, "", "#SBATCH --gres=gpu:2\n#CARMA off\nexec sleep 1h\n")
+	c.waiting([]string{waits}, "%T", "PENDING")
+	fail(alice, bob, alice)
+	attacked(t, "three more, while a third user waits", "closed:"+closed())
+	if got := closed(); got != "" {
+		t.Errorf("GPUs closed by the same two users again:%s", got)
+	}
+	c.sh("", "scancel "+running[0])
+	c.waiting([]string{waits}, "%T %r", "RUNNING None")
+	c.sh("", "scancel -u "+carol)
+	c.empty()
+	c.nothingLeft()
+}
+
 // GPUs are not kept for a job whose user has it wait.
 func attackKept(t *testing.T, c *cluster) {
 	c.settings(map[string]string{"hold.after": `"1s"`})

@@ -400,6 +400,7 @@ type gpuStatus struct {
 	SMActPct   float64 `json:"smact_pct"`
 	UsedMiB    int64   `json:"used_mib"`
 	Closed     string  `json:"closed"`
+	Quarantine string  `json:"quarantine"`
 	MPSClients int     `json:"mps_clients"`
 	Leases     []struct {
 		JobID uint32 `json:"job_id"`

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"carma/db/rows"
@@ -66,7 +67,7 @@ func (b *Ledger) EndFault(ctx context.Context, uuid string, cause gres.Cause) (e
 		}
 		n, err := result.RowsAffected()
 		if ended = n > 0; err == nil && cause == "" {
-			_, err = tx.Exec("DELETE FROM failure WHERE uuid=?", uuid)
+			err = forgetFailures(tx, uuid)
 		}
 		return err
 	})
@@ -77,23 +78,31 @@ func (b *Ledger) EndFault(ctx context.Context, uuid string, cause gres.Cause) (e
 }
 
 // Jobs that fail on a GPU close it when so many in a row have failed within failedFor, of so many users:
-// a single user's broken program closes none. The programs may be to blame all the same, so the
-// quarantine ends by itself, and half of the node's GPUs stay open whatever jobs do.
+// a single user's broken program closes none. The programs may be to blame all the same, or lie: so
+// a GPU is closed for a short time, half of the node's GPUs stay open whatever jobs do, and within a day
+// a user's failures count for one such quarantine on the node while users wait whose jobs have not
+// failed on the GPU. Where nobody else waits the GPU is closed again and again: else a broken GPU would
+// have the jobs of all who have counted.
 const (
 	failedJobs  = 3
 	failedUsers = 2
-	failedFor   = time.Hour // the GPU is closed for as long
+	failedFor   = time.Hour
+	countsFor   = 24 * time.Hour
+
+	// FailingFor is how long jobs' failures close a GPU.
+	FailingFor = 10 * time.Minute
 )
 
 // JobEnded counts a job that has failed soon after its start with a fault of its GPU, or, if
-// the job has not failed in this way, forgets earlier failures on its GPUs. JobEnded returns
-// the GPUs that are quarantined for the failure.
-func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string,
+// the job has not failed in this way, forgets earlier failures on its GPUs, and a quarantine for these.
+// JobEnded returns the GPUs that are quarantined for the failure, and those to be quarantined if
+// nobody else waits (CloseFailing).
+func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed, unsure []string,
 	err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		for _, uuid := range uuids {
 			if !failed {
-				if _, err := tx.Exec("DELETE FROM failure WHERE uuid=?", uuid); err != nil {
+				if err := forgetFailures(tx, uuid); err != nil {
 					return err
 				}
 				continue
@@ -102,43 +111,114 @@ func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, 
 				uid, int64(Now())); err != nil {
 				return err
 			}
-			yes, err := closeFailing(tx, uuid)
-			if err != nil {
+			f, err := failuresOn(tx, uuid)
+			switch {
+			case err != nil:
 				return err
-			}
-			if yes {
+			case !f.enough:
+			case !f.news:
+				unsure = append(unsure, uuid)
+			default:
+				if err := f.close(tx); err != nil {
+					return err
+				}
 				closed = append(closed, uuid)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("note how job %d ended on its GPUs: %w", job, err)
+		return nil, nil, fmt.Errorf("note how job %d ended on its GPUs: %w", job, err)
+	}
+	return closed, unsure, nil
+}
+
+// CloseFailing quarantines GPUs on which jobs fail whose users have counted before, unless one of the users
+// who wait has had no job fail there.
+func (b *Ledger) CloseFailing(ctx context.Context, uuids []string, waiting []uint32) (closed []string, err error) {
+	err = b.write(ctx, func(tx *sql.Tx) error {
+		for _, uuid := range uuids {
+			f, err := failuresOn(tx, uuid)
+			if err != nil {
+				return err
+			}
+			other := func(uid uint32) bool { return !slices.Contains(f.users, uid) && !slices.Contains(f.before, uid) }
+			if !f.enough || slices.ContainsFunc(waiting, other) {
+				continue
+			}
+			if err := f.close(tx); err != nil {
+				return err
+			}
+			closed = append(closed, uuid)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("quarantine GPUs on which jobs fail: %w", err)
 	}
 	return closed, nil
 }
 
-func closeFailing(tx *sql.Tx, uuid string) (closed bool, err error) {
+func forgetFailures(tx *sql.Tx, uuid string) error {
+	_, err := tx.Exec("DELETE FROM failure WHERE uuid=?", uuid)
+	if err == nil {
+		_, err = tx.Exec("DELETE FROM fault WHERE uuid=? AND cause=?", uuid, gres.CauseJobs)
+	}
+	return err
+}
+
+// failures are the jobs in a row that have failed on a GPU.
+type failures struct {
+	uuid   string
+	jobs   int
+	users  []uint32
+	before []uint32 // users who have counted against the GPU within a day
+	enough bool     // to close the GPU, if the users count
+	news   bool     // one of the users has counted against no GPU within a day, and another against no other GPU
+}
+
+func failuresOn(tx *sql.Tx, uuid string) (f failures, err error) {
 	now := int64(Now())
-	var jobs, users, others, all int
 	if _, err := tx.Exec("DELETE FROM failure WHERE at_ns < ?", now-int64(failedFor)); err != nil {
-		return false, err
+		return f, err
 	}
-	if err := tx.QueryRow("SELECT count(*), count(DISTINCT uid) FROM failure WHERE uuid=?", uuid).Scan(&jobs,
-		&users); err != nil {
-		return false, err
+	if _, err := tx.Exec("DELETE FROM accuser WHERE at_ns < ?", now-int64(countsFor)); err != nil {
+		return f, err
 	}
-	err = tx.QueryRow("SELECT (SELECT count(*) FROM fault WHERE cause=? AND uuid<>? AND "+standing+"), (SELECT "+
-		"count(*) FROM gpu)",
-		gres.CauseJobs, uuid, now).Scan(&others, &all)
-	if err != nil || jobs < failedJobs || users < failedUsers || 2*(others+1) > all {
-		return false, err
+	f.uuid = uuid
+	uid := func(uid *uint32, scan rows.Scan) error { return scan(uid) }
+	found, err := tx.Query("SELECT uid FROM accuser WHERE uuid=?", uuid)
+	if f.before, err = rows.All(found, err, "read whose jobs have closed a GPU", uid); err != nil {
+		return f, err
 	}
-	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU", jobs,
-		users)
-	if _, err := tx.Exec(insertFault, uuid, gres.CauseJobs, reason, now, now+int64(failedFor)); err != nil {
-		return false, err
+	found, err = tx.Query("SELECT DISTINCT uid FROM failure WHERE uuid=?", uuid)
+	if f.users, err = rows.All(found, err, "read whose jobs have failed on a GPU", uid); err != nil {
+		return f, err
 	}
-	_, err = tx.Exec("DELETE FROM failure WHERE uuid=?", uuid)
-	return true, err
+	var unheard, others, all int
+	err = tx.QueryRow("SELECT (SELECT count(*) FROM failure WHERE uuid=?1), (SELECT count(DISTINCT uid) FROM failure "+
+		"WHERE uuid=?1 AND uid NOT IN (SELECT uid FROM accuser)), (SELECT count(*) FROM fault WHERE cause=?2 AND "+
+		"uuid<>?1 AND (until_ns IS NULL OR until_ns > ?3)), (SELECT count(*) FROM gpu)",
+		uuid, gres.CauseJobs, now).Scan(&f.jobs, &unheard, &others, &all)
+	heard := 0
+	for _, uid := range f.users {
+		if slices.Contains(f.before, uid) {
+			heard++
+		}
+	}
+	f.enough = f.jobs >= failedJobs && len(f.users) >= failedUsers && 2*(others+1) <= all
+	f.news = unheard > 0 && unheard+heard >= failedUsers
+	return f, err
+}
+
+func (f failures) close(tx *sql.Tx) error {
+	now := int64(Now())
+	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU", f.jobs,
+		len(f.users))
+	if _, err := tx.Exec(insertFault, f.uuid, gres.CauseJobs, reason, now, now+int64(FailingFor)); err != nil {
+		return err
+	}
+	_, err := tx.Exec("INSERT OR REPLACE INTO accuser (uuid, uid, at_ns) SELECT DISTINCT uuid, uid, ? FROM failure "+
+		"WHERE uuid=?", now, f.uuid)
+	return err
 }

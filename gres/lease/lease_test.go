@@ -661,46 +661,84 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 		uuid   string
 		failed bool
 	}
-	const twoHours = "UPDATE failure SET at_ns = at_ns - 7200 * 1000000000"
-	bad := func(uid uint32, uuid string) end { return end{uid, uuid, true} }
+	bad := func(uuid string, uids ...uint32) (list []end) {
+		for _, uid := range uids {
+			list = append(list, end{uid, uuid, true})
+		}
+		return list
+	}
+	well := func(uid uint32, uuid string) []end { return []end{{uid, uuid, false}} }
+	hours := func(n int64) []end { return []end{{uuid: fmt.Sprint(n)}} }
+	closed := func(uuids ...string) []string { return uuids }
 	for name, c := range map[string]struct {
-		gpus int
-		ends []end
-		want []string
-		ago  int // two hours pass after so many ends
+		gpus    int
+		ends    [][]end
+		waiting []uint32
+		want    []string
+		open    bool // in the end
 	}{
-		"one of two hours ago": {gpus: 2, ends: []end{bad(2, "GPU-0"), bad(1, "GPU-0"), bad(1, "GPU-0")}, ago: 1},
-		"the last three": {gpus: 2, ends: slices.Repeat([]end{bad(2, "GPU-0"), bad(1, "GPU-0")}, 2), ago: 1,
-			want: []string{"GPU-0"}},
-		"three of two users":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, []string{"GPU-0"}, 0},
-		"two of two users":    {2, []end{bad(1, "GPU-0"), bad(2, "GPU-0")}, nil, 0},
-		"ten of one user":     {2, slices.Repeat([]end{bad(1, "GPU-0")}, 10), nil, 0},
-		"one that went well":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), {3, "GPU-0", false}, bad(2, "GPU-0")}, nil, 0},
-		"on several GPUs":     {2, []end{bad(1, "GPU-0"), bad(1, "GPU-1"), bad(2, "GPU-0")}, nil, 0},
-		"the node's only GPU": {1, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, nil, 0},
-		"at most half": {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0"), bad(1, "GPU-1"), bad(1, "GPU-1"),
-			bad(2, "GPU-1")},
-			[]string{"GPU-0"}, 0},
+		"one of two hours ago": {gpus: 2, ends: [][]end{bad("GPU-0", 2), hours(2), bad("GPU-0", 1, 1)}, open: true},
+		"the last three": {gpus: 2, ends: [][]end{bad("GPU-0", 2), hours(2), bad("GPU-0", 1, 2, 1)},
+			want: closed("GPU-0")},
+		"three of two users":  {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2)}, want: closed("GPU-0")},
+		"two of two users":    {gpus: 2, ends: [][]end{bad("GPU-0", 1, 2)}, open: true},
+		"ten of one user":     {gpus: 2, ends: [][]end{bad("GPU-0", slices.Repeat([]uint32{1}, 10)...)}, open: true},
+		"one that went well":  {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1), well(3, "GPU-0"), bad("GPU-0", 2)}, open: true},
+		"on several GPUs":     {gpus: 2, ends: [][]end{bad("GPU-0", 1), bad("GPU-1", 1), bad("GPU-0", 2)}, open: true},
+		"the node's only GPU": {gpus: 1, ends: [][]end{bad("GPU-0", 1, 1, 2)}, open: true},
+		"at most half": {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-1", 3, 3, 4)},
+			want: closed("GPU-0")},
+		"it ends by itself": {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), hours(1)}, want: closed("GPU-0"), open: true},
+		"it ends with a job that goes well": {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), well(3, "GPU-0")},
+			want: closed("GPU-0"), open: true},
+
+		// Two users who lie, while others wait.
+		"the same again": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), hours(1), bad("GPU-0", 1, 2, 1, 2)},
+			waiting: []uint32{3}, want: closed("GPU-0"), open: true},
+		"the same on another": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-1", 1, 2, 1, 2)},
+			waiting: []uint32{1, 3}, want: closed("GPU-0")},
+		"one of them with a third on another": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-1", 1, 4, 1)},
+			waiting: []uint32{3}, want: closed("GPU-0")},
+		"the same after a day": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), hours(25), bad("GPU-1", 1, 2, 1)},
+			waiting: []uint32{3}, want: closed("GPU-0", "GPU-1"), open: true},
+
+		// A GPU on which the jobs of all fail.
+		"a third user's job": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-0", 3)}, waiting: []uint32{1, 4},
+			want: closed("GPU-0", "GPU-0")},
+		"all who wait have had jobs fail": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-0", 3), hours(2),
+			bad("GPU-0", 1, 2, 1)}, waiting: []uint32{1, 3}, want: closed("GPU-0", "GPU-0", "GPU-0")},
+		"nobody else waits": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-0", 1), hours(2), bad("GPU-0", 1, 2, 1)},
+			want: closed("GPU-0", "GPU-0", "GPU-0")},
 	} {
 		b := open(t, t.TempDir())
 		if err := b.PutReadings(t.Context(), gpus(c.gpus)); err != nil {
 			t.Fatal(err)
 		}
 		var closed []string
-		for i, e := range c.ends {
-			now, err := b.JobEnded(t.Context(), uint32(i), e.uid, []string{e.uuid}, e.failed)
+		job := uint32(0)
+		for _, e := range slices.Concat(c.ends...) {
+			if passed, err := strconv.Atoi(e.uuid); err == nil {
+				for _, column := range []string{"failure SET at_ns = at_ns", "accuser SET at_ns = at_ns",
+					"fault SET until_ns = until_ns"} {
+					if _, err := b.db.Exec("UPDATE "+column+" - ?", int64(passed)*int64(time.Hour)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				continue
+			}
+			job++
+			now, unsure, err := b.JobEnded(t.Context(), job, e.uid, []string{e.uuid}, e.failed)
 			if err != nil {
 				t.Fatal(err)
 			}
-			closed = append(closed, now...)
-			if i+1 == c.ago {
-				if _, err := b.db.Exec(twoHours); err != nil {
-					t.Fatal(err)
-				}
+			more, err := b.CloseFailing(t.Context(), unsure, c.waiting)
+			if err != nil {
+				t.Fatal(err)
 			}
+			closed = append(closed, append(now, more...)...)
 		}
 		s, err := b.Snapshot(t.Context())
-		if err != nil || !slices.Equal(closed, c.want) || (s.Readings[0].Cause == gres.CauseJobs) != (len(c.want) > 0) {
+		if err != nil || !slices.Equal(closed, c.want) || (s.Readings[0].Cause == gres.CauseJobs) == c.open {
 			t.Errorf("%s: closed %v, want %v; %+v, %v", name, closed, c.want, s.Readings[0], err)
 		}
 	}

@@ -151,6 +151,13 @@ CREATE TABLE failure (          -- jobs in a row that failed soon with a fault o
   PRIMARY KEY (uuid, job_id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE accuser (          -- users whose failed jobs have closed a GPU, for a day
+  uuid  TEXT NOT NULL,
+  uid   INTEGER NOT NULL,
+  at_ns INTEGER NOT NULL,
+  PRIMARY KEY (uuid, uid)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE followed (         -- how far the log of a daemon's MPS servers has been read
   daemon TEXT PRIMARY KEY,
   at     INTEGER NOT NULL
