@@ -201,8 +201,7 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 					o.Log.Warn("set the start time of a job with a hold", "job", id, "error", err)
 				}
 			}
-			// A job on several nodes waits for the others.
-			if late = comes && j.Nodes <= 1 && !j.Eligible.After(time.Now()) && o.inVain(id, s); comes && !late {
+			if late = comes && !planned(j) && !j.Eligible.After(time.Now()) && o.inVain(id, s); comes && !late {
 				continue
 			}
 		}
@@ -219,6 +218,13 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 			o.Log.Error("end a hold", "error", err)
 		}
 	}
+}
+
+// planned tells whether a waiting job on several nodes has only the others to wait for, and not for long: slurmctld
+// plans the job's start before a hold would be over.
+func planned(j sctl.Job) bool {
+	in := time.Until(j.Start)
+	return j.Nodes > 1 && in > 0 && in < steward.HoldTimeout
 }
 
 // inVain tells whether a hold has long offered enough GPUs to the job.

@@ -367,22 +367,29 @@ func TestHoldInVain(t *testing.T) {
 	waits := func(reason jobstate.Reason) sctl.Job { return sctl.Job{State: "PENDING", Reason: reason} }
 	on2, later := waits("Resources"), waits("BeginTime")
 	on2.Nodes, later.Restarts = 2, 1
+	soon, tomorrow, on1 := on2, on2, waits("Resources")
+	soon.Start, tomorrow.Start = time.Now().Add(20*time.Minute), time.Now().Add(20*time.Hour)
+	on1.Start = soon.Start
+	starts := sctl.Job{State: "RUNNING", Reason: "Prolog"}
 	for name, c := range map[string]struct {
 		age, offered time.Duration
 		job          sctl.Job
 		lease        bool
 		vain         bool
 	}{
-		"offered for minutes":    {10 * time.Minute, 6 * time.Minute, waits("Resources"), false, true},
-		"a job is on it by now":  {10 * time.Minute, 6 * time.Minute, waits("Resources"), true, false},
-		"waits for another node": {10 * time.Minute, 6 * time.Minute, on2, false, false},
-		"backs off":              {10 * time.Minute, 6 * time.Minute, later, false, false},
-		"offered for long":       {time.Hour, 20 * time.Minute, waits("Resources"), false, true},
-		"just offered":           {time.Hour, time.Minute, waits("Resources"), false, false},
-		"a job is on it":         {time.Hour, 20 * time.Minute, waits("Resources"), true, false},
-		"held by its user":       {time.Hour, 20 * time.Minute, waits("JobHeldUser"), false, false},
-		"held by its user early": {time.Minute, 20 * time.Minute, waits("JobHeldUser"), false, false},
-		"starts":                 {time.Hour, 20 * time.Minute, sctl.Job{State: "RUNNING", Reason: "Prolog"}, false, false},
+		"offered for minutes":         {10 * time.Minute, 6 * time.Minute, waits("Resources"), false, true},
+		"a job is on it by now":       {10 * time.Minute, 6 * time.Minute, waits("Resources"), true, false},
+		"planned, on one node":        {10 * time.Minute, 6 * time.Minute, on1, false, true},
+		"waits for another node":      {10 * time.Minute, 6 * time.Minute, on2, false, true},
+		"which will be free soon":     {10 * time.Minute, 6 * time.Minute, soon, false, false},
+		"which will be free tomorrow": {10 * time.Minute, 6 * time.Minute, tomorrow, false, true},
+		"backs off":                   {10 * time.Minute, 6 * time.Minute, later, false, false},
+		"offered for long":            {time.Hour, 20 * time.Minute, waits("Resources"), false, true},
+		"just offered":                {time.Hour, time.Minute, waits("Resources"), false, false},
+		"a job is on it":              {time.Hour, 20 * time.Minute, waits("Resources"), true, false},
+		"held by its user":            {time.Hour, 20 * time.Minute, waits("JobHeldUser"), false, false},
+		"held by its user early":      {time.Minute, 20 * time.Minute, waits("JobHeldUser"), false, false},
+		"starts":                      {time.Hour, 20 * time.Minute, starts, false, false},
 	} {
 		slurm := &cluster{nodes: []schedule.Node{{Name: "n1", Extra: extraOf(hold)}}}
 		a := stewardOf(slurm, "n1")

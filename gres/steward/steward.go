@@ -175,10 +175,12 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 		}
 	}
 	var waiting []*schedule.Job
+	vains := in.Vains.ofUsers()
 	for i := range in.Queue {
 		j := &in.Queue[i]
 		x.looks++
-		if !served[j.UID] && in.Now.Sub(j.Eligible) >= in.After && x.waits(j) && (x.large(j) || x.passed(j)) {
+		if !served[j.UID] && in.Now.Sub(j.Eligible) >= in.After && x.waits(j) && (x.large(j) || x.passed(j)) &&
+			!in.Vains.restsFor(j, vains[j.UID], in.Now) {
 			if all, _ := in.Vains.rests(j, in.Now); !all {
 				waiting = append(waiting, j)
 			}

@@ -21,7 +21,7 @@ import (
 // VainAfter is how long the GPUs of a hold are offered to the job until the hold ends, in vain: the
 // job cannot start there for a reason that CARMA does not see (cores or memory in use, say).
 // slurmctld looks at all jobs several times in VainAfter. The hold of a job on several nodes, which
-// waits for the others, ends by HoldTimeout alone.
+// waits for the others, lasts for longer where slurmctld plans the job's start within HoldTimeout.
 const VainAfter = 5 * time.Minute
 
 // longestRest is the longest time without a hold for a job whose holds were in vain.
@@ -32,9 +32,13 @@ const longestRest = 24 * time.Hour
 // would be kept empty for the job for ever. Another node, which the job does not exclude say, may
 // have a hold at once, until holdsAtOnce were in vain: then the job gets none at all for the same
 // time. A node that could not keep the hold is skipped too, but says nothing of the job.
+// From the second hold in vain on, the user's other jobs get none for as long either, whatever becomes of the jobs
+// whose holds were in vain: else a user's many such jobs, or a job that is submitted again and again, would have
+// a node kept empty all the time.
 type Vains map[uint32]vain
 
 type vain struct {
+	uid     uint32 // 0: not told yet, by another steward
 	holds   int    // in vain
 	since   int64  // Unix time of the last hold's decision
 	request uint32 // the job's request
@@ -98,7 +102,7 @@ type Said struct {
 	since int64
 }
 
-// Look takes over what nodes say, and forgets jobs that have started since or have gone.
+// Look takes over what nodes say, and forgets jobs that have started since, or that went a day ago.
 // Look returns the holds in vain that were not known before.
 func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, every time.Duration) (list []Said) {
 	said := map[uint32][]Said{}
@@ -125,7 +129,7 @@ func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, 
 					list = append(list, s)
 				}
 			}
-			if known.seen = now.Unix(); ok {
+			if known.seen, known.uid = now.Unix(), j.UID; ok {
 				v[id] = known
 			}
 		} else if ok && j.State == jobstate.Running && j.Start.Unix() > known.since && now.Sub(j.Start) > prologs {
@@ -133,7 +137,8 @@ func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, 
 		}
 	}
 	for id, known := range v {
-		if now.Unix()-known.seen > int64(max(3*every, 15*time.Minute).Seconds()) {
+		old := known.holds == 0 || now.Unix()-known.since > int64(longestRest.Seconds())
+		if old && now.Unix()-known.seen > int64(max(3*every, 15*time.Minute).Seconds()) {
 			delete(v, id)
 		}
 	}
@@ -146,7 +151,7 @@ func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
 	decided := time.Unix(s.since, 0)
 	switch request := requestOf(j); {
 	case k.request != request:
-		k = vain{request: request}
+		k = vain{request: request, holds: k.holds}
 	case !decided.Before(k.until()): // all nodes could have had it
 		k.nodes = nil
 	}
@@ -164,6 +169,27 @@ func requestOf(j *schedule.Job) uint32 {
 	fmt.Fprint(h, j.GPUs, " ", j.MiB, " ", j.NodeCount, " ", j.Partition, " ",
 		j.ReqNodes, " ", j.Features)
 	return h.Sum32()
+}
+
+// ofUsers adds up the holds in vain of each user's jobs.
+func (v Vains) ofUsers() map[uint32]vain {
+	users := map[uint32]vain{}
+	for _, known := range v {
+		u := users[known.uid]
+		u.holds, u.since = u.holds+known.holds, max(u.since, known.since)
+		users[known.uid] = u
+	}
+	return users
+}
+
+// restsFor tells whether a job is to get no hold yet because of other jobs of the user, or of what the job asked for
+// before; of is what is known of the user.
+func (v Vains) restsFor(j *schedule.Job, of vain, now time.Time) bool {
+	if known := v[cmp.Or(j.ArrayJobID, j.ID)]; known.request == requestOf(j) {
+		of.holds -= known.holds
+	}
+	of.holds-- // the first says little
+	return of.holds > 0 && now.Before(of.until())
 }
 
 // rests tells whether a job is to get no hold yet at all, or else on which nodes.

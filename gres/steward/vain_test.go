@@ -78,7 +78,7 @@ func TestVains(t *testing.T) {
 		if rests := restsOn(v, "n1", &c.then, now); rests != c.rests {
 			t.Errorf("%s: %v", name, rests)
 		}
-		v.Look(nil, nil, now.Add(time.Hour), time.Minute)
+		v.Look(nil, nil, now.Add(longestRest), time.Minute)
 		if len(v) != 0 {
 			t.Errorf("%s: remembered %v", name, v)
 		}
@@ -202,5 +202,48 @@ func TestTwoNodesSayThatHoldsWereInVain(t *testing.T) {
 	nodes := append(saysOf("n2", 7, time.Minute), saysOf("n1", 7, 40*time.Minute)...)
 	if v.Look([]schedule.Job{j}, nodes, now, time.Minute); !restsOn(v, "n1", &j, now) || !restsOn(v, "n2", &j, now) {
 		t.Errorf("%+v", v)
+	}
+}
+
+// A user's many jobs, or a job that is submitted or changed again and again, do not have a node kept empty for ever:
+// the user's holds in vain are counted together. The first says nothing of the user's other jobs, and none of others'.
+func TestHoldsInVainOfOneUser(t *testing.T) {
+	nodes := []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
+	job := func(id uint32) schedule.Job {
+		return with(pending(id, two, 100*time.Hour), func(j *schedule.Job) { j.UID = 1000 })
+	}
+	honest := with(pending(999, two, time.Hour), func(j *schedule.Job) { j.UID, j.Priority = 2000, 1 })
+	for name, queued := range map[string]func(hold int) []schedule.Job{
+		"many jobs": func(int) (list []schedule.Job) {
+			for id := range uint32(50) {
+				list = append(list, job(10+id))
+			}
+			return list
+		},
+		"submitted again": func(hold int) []schedule.Job { return []schedule.Job{job(uint32(10 + hold))} },
+		"changed": func(hold int) []schedule.Job {
+			return []schedule.Job{with(job(10), func(j *schedule.Job) { j.MiB += int64(hold) })}
+		},
+	} {
+		v, at, holds, others := Vains{}, now, 0, 0
+		for at.Before(now.Add(24 * time.Hour)) {
+			in := Input{Queue: queued(holds), Nodes: nodes, After: time.Minute, Now: at, Vains: v}
+			d, ok := Decide(in)
+			in.Queue = append(in.Queue, honest)
+			if o, found := Decide(in); found && o.Job.UID == honest.UID {
+				others++
+			}
+			at = at.Add(5 * time.Minute)
+			var said []schedule.Node
+			if ok {
+				holds++
+				at = at.Add(HoldTimeout - VainAfter)
+				said = []schedule.Node{{Name: d.Node, Extra: vainExtra(d.Hold)}}
+			}
+			v.Look(in.Queue, said, at, time.Minute)
+		}
+		if holds < 2 || holds > 12 || others == 0 {
+			t.Errorf("%s: %d holds in a day, another user could have had %d", name, holds, others)
+		}
 	}
 }

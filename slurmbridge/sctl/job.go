@@ -31,7 +31,7 @@ type Job struct {
 	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
 	Submitted  time.Time       // or when the job last returned to the queue (batch_requeue_fini)
 	QOS        string
-	Start      time.Time // zero: not started
+	Start      time.Time // of a waiting job: as slurmctld plans; zero: not known
 	End        time.Time // since when it completes, if it does; else when its time is up
 	WholeNode  bool      // --exclusive, or OverSubscribe=EXCLUSIVE; in 26.05 any job without --oversubscribe
 	ExitCode   int       // of the batch script
