@@ -75,9 +75,9 @@ func (l *launch) keep(ctx context.Context) {
 	l.node.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
-// waitsLongest is the user's job with the longest wait for GPUs, on any node: the job here, a job in a Prolog with an
-// earlier start, or an older job in the queue again, returned by Prologs so often that GPUs are kept for the older
-// job. Else a user's jobs of all GPUs, a job on each node, would keep the cluster from everybody.
+// waitsLongest is the user's job with the longest wait for GPUs, on any node: the job here, a job in a Prolog, or a job
+// in the queue again, returned by Prologs so often that GPUs are kept for that job, also while its user holds it. Else
+// a user's jobs of all GPUs, a job on each node, would keep the cluster from everybody.
 func (l *launch) waitsLongest(ctx context.Context) (first uint32, err error) {
 	queue, err := l.slurm.Queue(ctx, l.node.Config.PartitionNames())
 	if err != nil {
@@ -89,18 +89,24 @@ func (l *launch) waitsLongest(ctx context.Context) (first uint32, err error) {
 	}
 	self := queue[i]
 	i = slices.IndexFunc(queue, func(j schedule.Job) bool {
-		switch {
-		case j.UID != l.UID:
-			return false
-		case j.Reason == jobstate.InProlog && j.State.MayBeInProlog():
-			return cmp.Or(j.Start.Compare(self.Start), cmp.Compare(j.ID, self.ID)) < 0
-		}
-		return j.State == jobstate.Pending && j.Priority > 0 && l.node.overVetoLimit(j.Restarts) && j.ID < self.ID
+		inProlog := j.Reason == jobstate.InProlog && j.State.MayBeInProlog()
+		waits := inProlog || j.State == jobstate.Pending && l.node.overVetoLimit(j.Restarts)
+		return j.UID == l.UID && waits &&
+			cmp.Or(l.waitsSince(j).Compare(l.waitsSince(self)), cmp.Compare(j.ID, self.ID)) < 0
 	})
 	if i < 0 {
 		return l.JobID, nil
 	}
 	return queue[i].ID, nil
+}
+
+// waitsSince is since when GPUs may be kept for a job: in a Prolog, or from the last return to the queue on. While GPUs
+// are kept for a job the time stays, and no user can bring it forward.
+func (l *launch) waitsSince(j schedule.Job) time.Time {
+	if l.node.overVetoLimit(j.Restarts) {
+		return j.Submitted
+	}
+	return j.Start
 }
 
 // mayHold tells whether GPUs are kept for the job, requeued with whole GPUs: if no other such job of the user waits, on

@@ -1121,7 +1121,7 @@ func TestPrologKeepsNoStaleGPUs(t *testing.T) {
 }
 
 // Prologs of all nodes keep GPUs for a single job of a user at a time: the job with the longest wait in a Prolog, or
-// was returned to the queue as often.
+// since its last of many returns to the queue. Whether its user holds it, and which id it has, changes nothing.
 func TestPrologKeepsForOneJobOfAUser(t *testing.T) {
 	now := time.Now()
 	waits := func(id, uid uint32, ago time.Duration) schedule.Job {
@@ -1131,8 +1131,11 @@ func TestPrologKeepsForOneJobOfAUser(t *testing.T) {
 	own := waits(7, hook(7).UID, time.Minute)
 	running := waits(3, own.UID, time.Hour)
 	running.Reason = jobstate.None
-	returned := func(id uint32, restarts int, priority int64) schedule.Job {
+	back := own
+	back.Restarts, back.Submitted = 5, now.Add(-2*time.Minute)
+	returned := func(id uint32, restarts int, ago time.Duration, priority int64) schedule.Job {
 		j := waits(id, own.UID, 0)
+		j.Submitted = now.Add(-ago)
 		j.State, j.Reason, j.Start, j.Nodes = jobstate.Pending, jobstate.BeginTime, time.Time{}, ""
 		j.Restarts, j.Priority = restarts, priority
 		return j
@@ -1147,10 +1150,14 @@ func TestPrologKeepsForOneJobOfAUser(t *testing.T) {
 		"one that waits as long":           {[]schedule.Job{waits(6, own.UID, time.Minute)}, 0},
 		"a later one that waits as long":   {[]schedule.Job{waits(8, own.UID, time.Minute)}, 1},
 		"one that waits for less":          {[]schedule.Job{waits(6, own.UID, time.Second)}, 1},
-		"an older one in the queue again":  {[]schedule.Job{returned(6, 5, 1)}, 0},
-		"a later one in the queue again":   {[]schedule.Job{returned(8, 5, 1)}, 1},
-		"one that was returned once":       {[]schedule.Job{returned(6, 1, 1)}, 1},
-		"one in the queue, held":           {[]schedule.Job{returned(6, 5, 0)}, 1},
+		"one in the queue again":           {[]schedule.Job{returned(6, 5, 3*time.Minute, 1)}, 0},
+		"one with a higher id":             {[]schedule.Job{returned(8, 5, 3*time.Minute, 1)}, 0},
+		"one returned later":               {[]schedule.Job{returned(6, 5, 30*time.Second, 1)}, 1},
+		"one that was returned once":       {[]schedule.Job{returned(6, 1, 3*time.Minute, 1)}, 1},
+		"one in the queue, held":           {[]schedule.Job{returned(6, 5, 3*time.Minute, 0)}, 0},
+		"back too, after another":          {[]schedule.Job{back, returned(8, 5, 3*time.Minute, 1)}, 0},
+		"back too, and held before":        {[]schedule.Job{back, returned(8, 5, 3*time.Minute, 0)}, 0},
+		"back too, before another":         {[]schedule.Job{back, returned(6, 5, time.Minute, 1)}, 1},
 		"another user's that waits longer": {[]schedule.Job{waits(6, own.UID+1, time.Hour)}, 1},
 	} {
 		w := newWorld(t)
