@@ -101,7 +101,7 @@ func (l *launch) waitsLongest(ctx context.Context) (first uint32, err error) {
 }
 
 // waitsSince is since when GPUs may be kept for a job: in a Prolog, or from the last return to the queue on. While GPUs
-// are kept for a job the time stays, and no user can bring it forward.
+// are kept for a job the time stays, and no user can make it earlier.
 func (l *launch) waitsSince(j schedule.Job) time.Time {
 	if l.node.overVetoLimit(j.Restarts) {
 		return j.Submitted

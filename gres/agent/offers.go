@@ -43,7 +43,14 @@ type Offers struct {
 	taken       map[uint32]bool          // jobs with GPUs that are offered but not ready
 
 	// follow:
-	vain map[uint32]time.Time // when holds in vain ended here, until the node's Extra says so
+	vain  map[uint32]time.Time // when holds in vain ended here, until the node's Extra says so
+	asked map[uint32]answer    // of this comparison: slurmctld is asked once about a job
+}
+
+// answer is what slurmctld says of a job with a hold.
+type answer struct {
+	job         sctl.Job
+	comes, here bool // GPUs are to be kept on; the job may run on this node
 }
 
 // openHolds has the GPUs kept for a job offered to slurmctld, once they meet the job's
@@ -185,14 +192,16 @@ func heldJobs(holds []lease.Hold) []uint32 {
 // followHolds ends holds whose job has started elsewhere, has gone, waits because its
 // user wants so, or has not come in time, and lets a job start for which GPUs are open.
 func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
+	o.asked = map[uint32]answer{}
 	for _, id := range heldJobs(s.Holds) {
 		late := false
 		for _, h := range s.Holds {
 			late = late || h.JobID == id && h.Age > steward.HoldTimeout
 		}
 		if !late {
-			j, comes, here, err := o.ask(ctx, id)
-			if comes = comes && here; err != nil {
+			a, err := o.ask(ctx, id)
+			j, comes := a.job, a.comes && a.here
+			if err != nil {
 				o.Log.Warn("query a job that a hold is for", "job", id, "error", err)
 				continue
 			}
@@ -236,16 +245,22 @@ func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 
 // ask tells whether GPUs are to be kept on for a job, and whether the job may run on this node: slurmctld may say of a
 // job that can run nowhere now that the job waits for its turn.
-func (o *Offers) ask(ctx context.Context, id uint32) (j sctl.Job, comes, here bool, err error) {
-	j, err = o.Jobs.Job(ctx, id)
-	comes, here = err == nil && o.comes(j), true
-	if comes && j.State == jobstate.Pending {
-		here, err = o.Jobs.MayRun(ctx, id, o.Node)
+func (o *Offers) ask(ctx context.Context, id uint32) (a answer, err error) {
+	if a, ok := o.asked[id]; ok {
+		return a, nil
+	}
+	a.job, err = o.Jobs.Job(ctx, id)
+	a.comes, a.here = err == nil && o.comes(a.job), true
+	if a.comes && a.job.State == jobstate.Pending {
+		a.here, err = o.Jobs.MayRun(ctx, id, o.Node)
 	}
 	if errors.Is(err, sctl.ErrNoJob) {
-		comes, err = false, nil
+		a.comes, err = false, nil
 	}
-	return j, comes, here, err
+	if err == nil && o.asked != nil {
+		o.asked[id] = a
+	}
+	return a, err
 }
 
 // comes tells whether GPUs are to be kept on for a job: the job may come yet, and waits
@@ -331,7 +346,9 @@ func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot)
 	if !ok {
 		return
 	}
-	j, comes, here, err := o.ask(ctx, hold.JobID)
+	a, err := o.ask(ctx, hold.JobID)
+	o.asked = nil
+	j, comes, here := a.job, a.comes, a.here
 	if err != nil {
 		o.Log.Warn("query a job that is to get a hold", "job", hold.JobID, "error", err)
 		return

@@ -408,6 +408,9 @@ func TestHoldInVain(t *testing.T) {
 			s.Holds = nil
 		}
 		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s)
+		if j.asked != 1 {
+			t.Errorf("%s: slurmctld was asked %d times about the job", name, j.asked)
+		}
 		want := `{"rack":4}`
 		if len(s.Holds) > 0 {
 			want = extraOf(hold)
