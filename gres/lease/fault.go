@@ -89,13 +89,16 @@ const (
 	failedFor   = time.Hour
 	countsFor   = 24 * time.Hour
 
+	// Who waits is asked so often: the answer is the whole queue.
+	unsureEvery = time.Minute
+
 	// FailingFor is how long jobs' failures close a GPU.
 	FailingFor = 10 * time.Minute
 )
 
 // JobEnded counts a job that has failed soon after its start with a fault of its GPU, or, if
 // the job has not failed in this way, forgets earlier failures on its GPUs, and a quarantine for these.
-// JobEnded returns the GPUs that are quarantined for the failure, and those to be quarantined if
+// JobEnded returns the GPUs that are quarantined for the failure, and once in a while those to be quarantined if
 // nobody else waits (CloseFailing).
 func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed, unsure []string,
 	err error) {
@@ -124,6 +127,19 @@ func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, 
 				}
 				closed = append(closed, uuid)
 			}
+		}
+		if unsure == nil {
+			return nil
+		}
+		now := int64(Now())
+		asks, err := tx.Exec("INSERT INTO unsure (one, at_ns) VALUES (1,?) ON CONFLICT (one) DO UPDATE SET "+
+			"at_ns=excluded.at_ns WHERE at_ns <= ?", now, now-int64(unsureEvery))
+		if err != nil {
+			return err
+		}
+		if n, err := asks.RowsAffected(); err != nil || n == 0 {
+			unsure = nil
+			return err
 		}
 		return nil
 	})

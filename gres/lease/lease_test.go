@@ -707,6 +707,8 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 			want: closed("GPU-0", "GPU-0")},
 		"all who wait have had jobs fail": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-0", 3), hours(2),
 			bad("GPU-0", 1, 2, 1)}, waiting: []uint32{1, 3}, want: closed("GPU-0", "GPU-0", "GPU-0")},
+		"who waits is asked once a minute": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-0", 1),
+			bad("GPU-1", 1, 2, 1)}, want: closed("GPU-0", "GPU-0")},
 		"nobody else waits": {gpus: 4, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-0", 1), hours(2), bad("GPU-0", 1, 2, 1)},
 			want: closed("GPU-0", "GPU-0", "GPU-0")},
 	} {
@@ -719,7 +721,7 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 		for _, e := range slices.Concat(c.ends...) {
 			if passed, err := strconv.Atoi(e.uuid); err == nil {
 				for _, column := range []string{"failure SET at_ns = at_ns", "accuser SET at_ns = at_ns",
-					"fault SET until_ns = until_ns"} {
+					"unsure SET at_ns = at_ns", "fault SET until_ns = until_ns"} {
 					if _, err := b.db.Exec("UPDATE "+column+" - ?", int64(passed)*int64(time.Hour)); err != nil {
 						t.Fatal(err)
 					}

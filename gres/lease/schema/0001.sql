@@ -158,6 +158,11 @@ CREATE TABLE accuser (          -- users whose failed jobs have closed a GPU, fo
   PRIMARY KEY (uuid, uid)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE unsure (           -- when an Epilog last asked who waits for a GPU on which jobs fail, one row
+  one   INTEGER PRIMARY KEY CHECK (one = 1),
+  at_ns INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE followed (         -- how far the log of a daemon's MPS servers has been read
   daemon TEXT PRIMARY KEY,
   at     INTEGER NOT NULL
