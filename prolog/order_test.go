@@ -32,45 +32,6 @@ func (r ranks) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	return sctl.Job{ID: id, UID: 1000, State: "RUNNING", Requeue: true, Priority: r.priority[id]}, nil
 }
 
-// One GPU comes free for which slurmctld has started two jobs, and the Prolog of one begins first.
-func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
-	for name, c := range map[string]struct {
-		priority     map[uint32]int64
-		silent       bool
-		begins, next uint32
-		want         uint32
-	}{
-		"the first begins first":         {map[uint32]int64{8: 100, 9: 100}, false, 8, 9, 8},
-		"the first begins last":          {map[uint32]int64{8: 100, 9: 100}, false, 9, 8, 8},
-		"a higher priority begins last":  {map[uint32]int64{8: 100, 9: 200}, false, 8, 9, 9},
-		"a higher priority begins first": {map[uint32]int64{8: 100, 9: 200}, false, 9, 8, 9},
-		"no answer":                      {nil, true, 9, 8, 8},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			whole := func(id uint32) (err error) {
-				h := hook(id)
-				h.Carma.Mode = "exclusive"
-				slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent}
-				return w.Prolog(t.Context(), h, w.book, slurm)
-			}
-			if err := whole(1); err != nil {
-				t.Fatal(err)
-			}
-			var both sync.WaitGroup
-			both.Add(2)
-			go func() { defer both.Done(); whole(c.begins) }()
-			time.Sleep(50 * time.Millisecond)
-			go func() { defer both.Done(); whole(c.next) }()
-			both.Wait()
-			l := w.leases(t)
-			if len(l) != 2 || l[0].Job.JobID != c.want && l[1].Job.JobID != c.want {
-				t.Errorf("leases %+v", l)
-			}
-		})
-	}
-}
-
 // A Prolog that was killed leaves a file and makes nobody wait.
 func TestPlaceOfAKilledProlog(t *testing.T) {
 	w := newWorld(t)
