@@ -25,7 +25,7 @@ live() { build/progress go "${as_root[@]}" -tags "$1" -count=1 "${@:2}" ./contri
 abuse() { "$GO" test -tags "$1" -count=1 -parallel 1 -v "${@:2}"; }
 
 # try_packages makes the packages to try, in the folder $packages: of this machine's Debian, or of
-# DEBIAN=bookworm or trixie, in a new root of which they are built.
+# DEBIAN=bookworm, trixie or noble, in a new root of which they are built.
 # shellcheck disable=SC1091
 host=$(. /etc/os-release && echo "${VERSION_CODENAME:-}") || true
 export DEBIAN=${DEBIAN:-$host}

@@ -25,11 +25,10 @@ mirror() {
 		awk -F '|' '$2 == "Debian" && $3 == "Debian" && $4 == "main" { print $1; exit }'
 }
 
-# bootstrap RELEASE ROOT LOG [OPTION...]: a root with the packages that the README names, with
-# sudo, and with this machine's certificates, proxies and Go settings.
-bootstrap() {
-	local release=$1 root=$2 log=$3 from script components=main check=() v
-	shift 3
+# debootstrap_of RELEASE ROOT LOG PACKAGES [OPTION...]: debootstrap with these packages, from this machine's mirror
+debootstrap_of() {
+	local release=$1 root=$2 log=$3 packages=$4 from script components=main check=()
+	shift 4
 	from=$(mirror "$(distribution_of "$release")")
 	[ -n "$from" ] || { apt-get update -qq && from=$(mirror debian); }
 	[ -n "$from" ] || die "apt names no mirror of Debian; see apt-get indextargets"
@@ -44,11 +43,19 @@ bootstrap() {
 		[ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid
 	fi
 	debootstrap --variant=minbase "${check[@]}" --components=$components \
-		--include=gcc,libc6-dev,make,git,ca-certificates,sudo "$@" "$release" "$root" "$from" "$script" >"$log" 2>&1 ||
+		--include="$packages" "$@" "$release" "$root" "$from" "$script" >"$log" 2>&1 ||
 		{ tail -n 20 "$log" >&2; die "debootstrap could not make a root of $release"; }
 	apt-config dump | grep -iE '^Acquire::(.*proxy|Check-(Date|Valid-Until))' >"$root/etc/apt/apt.conf.d/90machine" || true
-	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 	cp /etc/resolv.conf "$root/etc/"
+}
+
+# bootstrap RELEASE ROOT LOG [OPTION...]: a root with the packages that the README names, with
+# sudo, and with this machine's certificates, proxies and Go settings.
+bootstrap() {
+	local release=$1 root=$2 log=$3 v
+	shift 3
+	debootstrap_of "$release" "$root" "$log" gcc,libc6-dev,make,git,ca-certificates,sudo "$@"
+	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 	echo "$release" >"$root/etc/hostname"
 	printf '127.0.0.1 localhost %s\n::1 localhost\n' "$release" >"$root/etc/hosts"
 	{

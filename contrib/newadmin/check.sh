@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# CARMA as a new administrator meets it: three machines with Debian 12 (or 13:
-# DEBIAN=trixie) and its Slurm, two of them with GPUs (simulated). Every block of docs/pilot.md that says
+# CARMA as a new administrator meets it: three machines with Debian 12 (DEBIAN=trixie:
+# 13, noble: Ubuntu 24.04) and its Slurm, two of them with GPUs (simulated). Every block of docs/pilot.md that says
 # where the block is run is run there unchanged: to watch first, to advise, from the installation to the report,
 # and the way back; Slurm must be as before while agents watch, and in the end. usage: check.sh PACKAGES-DIR
 #
@@ -68,11 +68,12 @@ say "Slurm without CARMA: ten submissions"
 picture "$seen/before"
 
 watch="Watch first"
-train 120s alice -w gpu1 # is older than the agent
+train alice -w gpu1 # is older than the agent
 wait_until 30 "the job before the agent" running 1
 step "$watch"
 grep -Eq '^ +[0-9]+ alice ' "$seen/steps" || fail "carma-node status does not show the job that runs: $seen/steps"
-train 40s bob -w gpu2
+train bob -w gpu2
+touch "$work/home/watched"
 wait_until 120 "the end of the two jobs" none_in_queue
 wait_until 60 "the records of the two jobs, see $seen/train" watched
 say "Slurm while the agents watch: the same submissions"

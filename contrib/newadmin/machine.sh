@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2154
-# Machines to try an installation on: Debian with its own Slurm, booted with
+# Machines to try an installation on: Debian or Ubuntu with its own Slurm, booted with
 # systemd by systemd-nspawn, on a network of their own. They are made inside
 # namespaces that end with the script, so that nothing of them stays but the
-# root that they share, in $cache. DEBIAN says which: bookworm or trixie.
+# root that they share, in $cache. DEBIAN says which: bookworm, trixie or noble.
 
 top=$(cd "$here/../.." && pwd)
+die() { fail "$@"; }
+# shellcheck source=contrib/root-common.sh
+. "$top/contrib/root-common.sh"
 cache=${NEWADMIN_CACHE:-/var/cache/carma-newadmin}
 debian=${DEBIAN:-bookworm}
-case $debian in bookworm | trixie) ;; *) fail "DEBIAN=$debian: must be bookworm or trixie" ;; esac
-# systemd of Debian 13 does not boot with the old cgroups.
+case $debian in bookworm | trixie | noble) ;; *) fail "DEBIAN=$debian: must be bookworm, trixie or noble" ;; esac
+# systemd of Debian 13 and Ubuntu 24.04 does not boot with the old cgroups.
 [ "$debian" = bookworm ] || export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 
 # enter NAME SCRIPT PACKAGES-DIR: run SCRIPT again where its mounts, its network
@@ -47,21 +50,21 @@ leave() {
 
 say() { printf '%4ds  %s\n' $SECONDS "$*"; }
 
-# make_root: Debian with Debian's Slurm, once; two minutes and the network.
+# make_root: a release with its own Slurm, once; two minutes and the network.
 make_root() {
 	[ ! -e "$cache/$debian/done" ] || return 0
 	"$here/../deps.sh" test-newadmin
-	echo "newadmin: making a Debian ($debian) in $cache"
+	echo "newadmin: making a root of $debian in $cache"
 	rm -rf "${cache:?}/$debian"
 	mkdir -p "$cache"
-	install_root >"$cache/log" 2>&1 || { tail -5 "$cache/log" >&2; fail "Debian could not be installed in $cache/$debian"; }
+	debootstrap_of "$debian" "$cache/$debian" "$cache/log" systemd,systemd-sysv,dbus,procps,iproute2,udev,python3-apt,man-db
+	install_slurm >>"$cache/log" 2>&1 || { tail -5 "$cache/log" >&2; fail "Slurm could not be installed in $cache/$debian"; }
 	touch "$cache/$debian/done"
 }
 
-# install_root: no daemon starts in a root that is not booted (policy-rc.d).
-install_root() {
-	debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,iproute2,udev,python3-apt,man-db "$debian" "$cache/$debian" &&
-		printf '#!/bin/sh\nexit 101\n' >"$cache/$debian/usr/sbin/policy-rc.d" &&
+# install_slurm: no daemon starts in a root that is not booted (policy-rc.d).
+install_slurm() {
+	printf '#!/bin/sh\nexit 101\n' >"$cache/$debian/usr/sbin/policy-rc.d" &&
 		chmod 755 "$cache/$debian/usr/sbin/policy-rc.d" &&
 		DEBIAN_FRONTEND=noninteractive chroot "$cache/$debian" apt-get install -y --no-install-recommends \
 			munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins &&

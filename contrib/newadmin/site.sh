@@ -8,8 +8,11 @@ make_site() {
 	mkdir -p "$work"/site/etc/{slurm,tmpfiles.d} "$work/home"
 	cp "$here"/site/{slurm.conf,gres.conf} "$work/site/etc/slurm/"
 	# The machines have no controllers of cgroups for slurmd to use; nothing here asks for
-	# them. 22.05 does without by itself and does not know the word.
-	[ "$debian" = bookworm ] || echo CgroupPlugin=disabled >"$work/site/etc/slurm/cgroup.conf"
+	# them. 22.05 does without by itself, 23.11 has no word for it: its cgroup/v1 needs none before a job asks.
+	case $debian in
+	noble) echo CgroupPlugin=cgroup/v1 ;;
+	trixie) echo CgroupPlugin=disabled ;;
+	esac >"$work/site/etc/slurm/cgroup.conf"
 	printf '127.0.0.1 localhost\n10.77.0.1 head\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n' >"$work/site/etc/hosts"
 	for m in head gpu1 gpu2; do
 		mkdir -p "$work/$m"/{up,tmp,root}
@@ -37,8 +40,11 @@ nodes_are() { [ "$(run head "sinfo -h -N -t $2 -o %N" | sort -u | wc -l)" = "$1"
 none_in_queue() { [ -z "$(run head 'squeue -h')" ]; }
 running() { [ "$(run head 'squeue -h -t R' | wc -l)" = "$1" ]; }
 
-# train TIME USER OPTION...: a job on a GPU for so much simulated time
-train() { run head "sbatch -J train -o /dev/null --gres=gpu:1 ${*:3} --wrap 'simjob --mem 9G --smact 20 --duration $1'" "$2" >>"$seen/steps"; }
+# train USER OPTION...: a job on a GPU until /home/watched is there, and for ten seconds at least
+train() {
+	local job="while simjob --mem 9G --smact 20 --duration 40s && [ ! -e /home/watched ]; do :; done"
+	run head "sbatch -J train -o /dev/null --gres=gpu:1 ${*:2} --wrap '$job'" "$1" >>"$seen/steps"
+}
 
 # watched: agents without a carma.toml have recorded the two jobs of train; all users read of both jobs, as in squeue.
 watched() {
@@ -87,7 +93,8 @@ submissions() {
 	TEXT
 }
 
-queue() { run head "squeue -h -r -o '%j %u %P %t %r %b %C %D %N' | sort"; }
+# Without slurmdbd 23.11 says None of a job that waits, and InvalidAccount after a while.
+queue() { run head "squeue -h -r -o '%j %u %P %t %r %b %C %D %N' | sed 's/ InvalidAccount / None /' | sort"; }
 
 # picture DIR: what can be seen of Slurm, less times and job numbers.
 picture() {
@@ -140,9 +147,9 @@ take_over() {
 	done
 }
 
-# What one GPU can take; Debian 12's Slurm is told nothing.
+# What one GPU can take; a Slurm before 24.11 is told nothing.
 published() {
-	[ "$debian" = bookworm ] ||
+	[ "$debian" != trixie ] ||
 		run head "sinfo -h -N -p gpu -t idle -O Extra:100" | awk '/"carma1":40[0-9][0-9][0-9][,}]/ { n++ } END { exit n != 2 }'
 }
 
