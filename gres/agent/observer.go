@@ -23,10 +23,11 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// slurmctld is asked for the node's jobs every observeEvery, and after observeGap already where processes of
-// jobs have come to GPUs or left GPUs. The answer carries the jobs of the whole cluster: where slurmctld takes
-// long, the node asks more rarely, and spends at most a part of its time (1/observeEveryTook,
-// 1/observeGapTook) on such questions.
+// slurmctld is asked for the node's jobs every observeEvery. The answer carries the jobs of the whole cluster: where
+// slurmctld takes long, the node asks more rarely, and spends at most a part of its time (1/observeEveryTook) on
+// such questions. In between, slurmctld is asked about single jobs whose processes have come to GPUs or left GPUs:
+// after observeGap, and for 1/observeGapTook of the time at most. About a new job slurmctld is asked at once: where
+// slurmctld takes long, a short job would have ended before.
 const (
 	observeEvery     = 10 * time.Second
 	observeGap       = 2 * time.Second
@@ -55,10 +56,28 @@ type Observer struct {
 
 	asked   time.Duration // when slurmctld was asked for the jobs of the node
 	took    time.Duration // how long the answer took
+	more    bool          // jobs are left for the next time
+	single  singles
 	seen    map[presence]struct{}
-	more    bool // jobs are left for the next time
 	indices map[jobenv.JobKey][]int
 	fails   string // as last said
+}
+
+// singles are single jobs to ask slurmctld about.
+type singles struct {
+	changed map[uint32]time.Duration // since when each is to be asked about
+	fresh   map[uint32]fresh         // those of changed that have not been met
+	met     map[uint32]struct{}      // jobs asked about since the last question for all jobs, or in the answer to that
+	asked   time.Duration
+	took    time.Duration // how long the answers took together
+	failed  bool          // slurmctld did not answer
+}
+
+// fresh is a job as its processes tell, before slurmctld has said a word.
+type fresh struct {
+	owner resident.Owner
+	uuids []string // GPUs with a process
+	since time.Time
 }
 
 // Recorder makes the record of an attempt that has ended; failed: on its own, by slurmctld's word.
@@ -104,27 +123,137 @@ func (o *Observer) look(ctx context.Context, v view) {
 		}
 	}
 	now := lease.Now()
-	if !o.due(now, seen) {
-		return
+	o.single.note(now, o.seen, seen, v.snapshot.Leases)
+	o.seen = seen
+	switch {
+	case o.due(now):
+		o.tell(o.askAll(ctx, now, gpus))
+	case o.single.due(now):
+		o.tell(o.askSingles(ctx, now, gpus))
 	}
-	// Once more after a change: slurmctld hears of a job's end a moment after the job's last process has gone.
-	changed := o.asked > 0 && !maps.Equal(seen, o.seen)
-	o.asked, o.seen, o.more = now, seen, changed
-	err := o.reconcile(ctx, gpus, seen)
-	o.tell(err)
 }
 
 // due tells whether slurmctld is to be asked for the node's jobs.
-func (o *Observer) due(now time.Duration, seen map[presence]struct{}) bool {
-	switch since := now - o.asked; {
-	case o.asked == 0:
-		return true
-	case since < max(observeGap, observeGapTook*o.took):
-		return false
-	case since >= max(observeEvery, observeEveryTook*o.took):
-		return true
+func (o *Observer) due(now time.Duration) bool {
+	since := now - o.asked
+	return o.asked == 0 || since >= max(observeEvery, observeEveryTook*o.took) ||
+		o.more && since >= max(observeGap, observeGapTook*o.took)
+}
+
+// note takes in processes that have come to GPUs or left GPUs. A job that comes to a GPU may be the first sign that the
+// job before has ended.
+func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, leases []gres.Lease) {
+	if s.changed == nil {
+		s.changed, s.fresh, s.met = map[uint32]time.Duration{}, map[uint32]fresh{}, map[uint32]struct{}{}
 	}
-	return o.more || !maps.Equal(seen, o.seen)
+	for p := range before {
+		if _, there := seen[p]; !there {
+			s.changed[p.owner.JobID] = now
+		}
+	}
+	for p := range seen {
+		if _, there := before[p]; there {
+			continue
+		}
+		id := p.owner.JobID
+		s.changed[id] = now
+		// Anybody can claim the number of a job.
+		if _, met := s.met[id]; !met && !p.owner.Claimed {
+			f, known := s.fresh[id]
+			if !known {
+				f = fresh{owner: p.owner, since: time.Now()}
+			}
+			f.uuids = append(f.uuids, p.uuid)
+			s.fresh[id] = f
+		}
+		for _, l := range leases {
+			if l.UUID == p.uuid {
+				s.changed[l.Job.JobID] = now
+			}
+		}
+	}
+}
+
+// due tells whether slurmctld is to be asked about single jobs. Where the last question had no answer, a new job waits
+// about as long as that question took: such a job may be short.
+func (s *singles) due(now time.Duration) bool {
+	since := now - s.asked
+	fresh := len(s.fresh) > 0 && (!s.failed || since >= max(observeGap, 2*s.took))
+	return len(s.changed) > 0 && (fresh || since >= max(observeGap, observeGapTook*s.took))
+}
+
+// answered notes that slurmctld has answered about a job. An answer that comes soon after the change is not the last:
+// slurmctld hears of a job's end a moment after the job's last process has gone.
+func (s *singles) answered(id uint32, now time.Duration) {
+	if now-s.changed[id] >= observeGap {
+		delete(s.changed, id)
+	}
+	delete(s.fresh, id)
+	s.met[id] = struct{}{}
+}
+
+// askAll asks slurmctld for the jobs of the node, and brings the ledger up to date.
+func (o *Observer) askAll(ctx context.Context, now time.Duration, gpus []gres.GPU) error {
+	o.asked, o.more = now, false
+	jobs, err := o.Found.OnNode(ctx, o.Node)
+	o.took = lease.Now() - o.asked
+	if err != nil {
+		return err
+	}
+	o.single.met = map[uint32]struct{}{}
+	for _, j := range jobs {
+		o.single.answered(j.ID, now)
+	}
+	return o.reconcile(ctx, gpus, jobs, func(uint32) bool { return true })
+}
+
+// askSingles asks slurmctld about single jobs, first about new jobs, and brings the ledger up to date.
+func (o *Observer) askSingles(ctx context.Context, now time.Duration, gpus []gres.GPU) error {
+	s := &o.single
+	s.asked = now
+	ids := slices.AppendSeq(slices.Collect(maps.Keys(s.fresh)), maps.Keys(s.changed))
+	var jobs []sctl.Job
+	var failed, unwritten error
+	about := map[uint32]bool{}
+	for _, id := range ids {
+		if about[id] {
+			continue
+		} else if len(about) == observedAtOnce {
+			break
+		}
+		j, err := o.Jobs.Job(ctx, id)
+		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+			failed = err
+			break
+		}
+		if err == nil && j.On(o.Node) {
+			jobs = append(jobs, j)
+		} else if f, is := s.fresh[id]; is && err == nil && f.ended(j) {
+			unwritten = errors.Join(unwritten, o.beginAndEnd(ctx, f, j, gpus))
+		}
+		about[id] = true
+		s.answered(id, now)
+	}
+	s.took, s.failed = lease.Now()-now, failed != nil
+	return errors.Join(failed, unwritten, o.reconcile(ctx, gpus, jobs, func(id uint32) bool { return about[id] }))
+}
+
+// ended tells whether a job has ended after its processes were seen, and before slurmctld was asked. slurmctld's clock
+// may be a second off, and its times are whole seconds.
+func (f fresh) ended(j sctl.Job) bool {
+	return j.State.HasEnded() && f.owner.Of(j.ID, j.UID) && j.End.After(f.since.Add(-3*time.Second))
+}
+
+// beginAndEnd writes the record of a job that was too short for any figure.
+func (o *Observer) beginAndEnd(ctx context.Context, f fresh, j sctl.Job, gpus []gres.GPU) error {
+	b := observe.Begin{Job: observe.Job{JobKey: keyOfJob(j), UID: j.UID}}
+	for _, uuid := range f.uuids {
+		b.Claims = append(b.Claims, observe.Claim{UUID: uuid})
+	}
+	if err := o.begin(ctx, b, j, gpus); err != nil {
+		return err
+	}
+	return o.end(ctx, b.Job.JobKey)
 }
 
 func (o *Observer) tell(err error) {
@@ -136,28 +265,26 @@ func (o *Observer) tell(err error) {
 	}
 }
 
-func (o *Observer) reconcile(ctx context.Context, gpus []gres.GPU, seen map[presence]struct{}) error {
-	jobs, err := o.Found.OnNode(ctx, o.Node)
-	o.took = lease.Now() - o.asked
-	if err != nil {
-		return err
-	}
+// reconcile compares the ledger with jobs that hold the node now: all jobs that slurmctld was asked about.
+func (o *Observer) reconcile(ctx context.Context, gpus []gres.GPU, jobs []sctl.Job, asked func(uint32) bool) error {
 	s, err := o.Ledger.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
+	leases := slices.DeleteFunc(s.Leases, func(l gres.Lease) bool { return !asked(l.Job.JobID) })
 	of := map[jobenv.JobKey]sctl.Job{}
 	var here []observe.Job
 	for _, j := range jobs {
 		of[keyOfJob(j)] = j
 		here = append(here, observe.Job{JobKey: keyOfJob(j), UID: j.UID, Ending: j.State == jobstate.Completing,
-			On: on(j, seen)})
+			On: on(j, o.seen)})
 	}
-	err = o.findGPUs(ctx, here, of, s.Leases)
-	begin, end := observe.Plan(gpus, here, s.Leases)
+	maps.DeleteFunc(o.indices, func(key jobenv.JobKey, _ []int) bool { _, ok := of[key]; return !ok && asked(key.JobID) })
+	err = o.findGPUs(ctx, here, of, leases)
+	begin, end := observe.Plan(gpus, here, leases)
 	o.endAll(ctx, end)
 	for _, b := range begin {
-		if _, known := o.indices[b.Job.JobKey]; known || leased(s.Leases, b.Job.JobKey) {
+		if _, known := o.indices[b.Job.JobKey]; known || leased(leases, b.Job.JobKey) {
 			err = errors.Join(err, o.begin(ctx, b, of[b.Job.JobKey], gpus))
 		}
 	}
@@ -183,10 +310,9 @@ func leased(leases []gres.Lease, key jobenv.JobKey) bool {
 	return slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.Job == key })
 }
 
-// findGPUs asks once for the GPUs of each job that the ledger does not have, and forgets jobs that have gone.
+// findGPUs asks once for the GPUs of each job that the ledger does not have.
 func (o *Observer) findGPUs(ctx context.Context, here []observe.Job, of map[jobenv.JobKey]sctl.Job,
 	leases []gres.Lease) (err error) {
-	maps.DeleteFunc(o.indices, func(key jobenv.JobKey, _ []int) bool { _, ok := of[key]; return !ok })
 	if o.indices == nil {
 		o.indices = map[jobenv.JobKey][]int{}
 	}

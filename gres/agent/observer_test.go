@@ -15,6 +15,7 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/gres/resident"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
@@ -157,7 +158,7 @@ func TestObserver(t *testing.T) {
 		ended := make(chan error, 1)
 		atFirst = nil
 		a.Alive = sync.OnceFunc(func() {
-			s, err := b.Snapshot(ctx)
+			s, err := b.Snapshot(context.WithoutCancel(ctx))
 			for _, l := range s.Leases {
 				atFirst = append(atFirst, l.UUID+l.Job.String())
 			}
@@ -219,53 +220,132 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// A look asks slurmctld where something has changed, and never often.
+// A look asks slurmctld for all jobs rarely, and about a job whose processes have come or gone soon.
 func TestObserverAsks(t *testing.T) {
-	one := map[presence]struct{}{{uuid: "a"}: {}}
 	for _, c := range []struct {
 		name  string
 		o     Observer
 		since time.Duration
-		seen  map[presence]struct{}
 		due   bool
 	}{
-		{"nothing new", Observer{}, 5 * time.Second, nil, false},
-		{"nothing new for long", Observer{}, 10 * time.Second, nil, true},
-		{"a process has come", Observer{}, 2 * time.Second, one, true},
-		{"a process has gone", Observer{seen: one}, 2 * time.Second, nil, true},
-		{"the same process", Observer{seen: one}, 9 * time.Second, one, false},
-		{"a process has come, a moment ago", Observer{}, time.Second, one, false},
-		{"jobs are left", Observer{more: true}, 2 * time.Second, nil, true},
-		{"slurmctld takes its time", Observer{took: time.Second}, 19 * time.Second, one, false},
-		{"slurmctld took its time", Observer{took: time.Second}, 20 * time.Second, one, true},
-		{"slurmctld takes its time, nothing new", Observer{took: time.Second}, 99 * time.Second, nil, false},
-		{"slurmctld took its time, nothing new", Observer{took: time.Second}, 100 * time.Second, nil, true},
+		{"lately", Observer{}, 9 * time.Second, false},
+		{"long ago", Observer{}, 10 * time.Second, true},
+		{"jobs are left", Observer{more: true}, 2 * time.Second, true},
+		{"jobs are left, a moment ago", Observer{more: true}, time.Second, false},
+		{"jobs are left, slurmctld took its time", Observer{more: true, took: time.Second}, 19 * time.Second, false},
+		{"slurmctld takes its time", Observer{took: time.Second}, 99 * time.Second, false},
+		{"slurmctld took its time", Observer{took: time.Second}, 100 * time.Second, true},
 	} {
 		c.o.asked = time.Hour
-		if got := c.o.due(time.Hour+c.since, c.seen); got != c.due {
-			t.Errorf("%s: %v", c.name, got)
+		if got := c.o.due(time.Hour + c.since); got != c.due {
+			t.Errorf("all jobs, %s: %v", c.name, got)
 		}
 	}
-	if !(&Observer{}).due(time.Second, nil) {
+	if !(&Observer{}).due(time.Second) {
 		t.Error("the first look asks nothing")
+	}
+
+	presences := func(owner resident.Owner) map[presence]struct{} { return map[presence]struct{}{{owner, "a"}: {}} }
+	one, claimed := presences(resident.Owner{JobID: 7}), presences(resident.Owner{JobID: 7, Claimed: true})
+	for _, c := range []struct {
+		name         string
+		before, seen map[presence]struct{}
+		met          bool
+		took, since  time.Duration
+		due          bool
+		failed       bool
+	}{
+		{name: "nothing new", before: one, seen: one, met: true, since: time.Hour},
+		{name: "a new job, no answer", seen: one, took: 10 * time.Second, since: 19 * time.Second, failed: true},
+		{name: "a new job, no answer before", seen: one, took: 10 * time.Second, since: 20 * time.Second, failed: true,
+			due: true},
+		{"a new job", nil, one, false, 0, 0, true, false},
+		{"a new job, slurmctld takes its time", nil, one, false, time.Second, 0, true, false},
+		{"a claim", nil, claimed, false, 0, time.Second, false, false},
+		{"a claim, later", nil, claimed, false, 0, 2 * time.Second, true, false},
+		{"a job comes to a GPU", nil, one, true, 0, time.Second, false, false},
+		{"a job came to a GPU", nil, one, true, 0, 2 * time.Second, true, false},
+		{"a job leaves", one, nil, true, 0, time.Second, false, false},
+		{"a job left", one, nil, true, 0, 2 * time.Second, true, false},
+		{"a job left, slurmctld takes its time", one, nil, true, time.Second, 19 * time.Second, false, false},
+		{"a job left, slurmctld took its time", one, nil, true, time.Second, 20 * time.Second, true, false},
+	} {
+		s := singles{asked: time.Hour, took: c.took, failed: c.failed}
+		s.note(time.Hour, nil, nil, nil)
+		if c.met {
+			s.met[7] = struct{}{}
+		}
+		s.note(time.Hour, c.before, c.seen, nil)
+		if got := s.due(time.Hour + c.since); got != c.due {
+			t.Errorf("one job, %s: %v", c.name, got)
+		}
 	}
 }
 
-// slurmctld hears of a job's end a moment after the last process has gone: slurmctld is asked once more.
-func TestObserverAsksOnceMore(t *testing.T) {
-	slurm := &readOnly{t: t, err: errors.New("no answer is needed here")}
-	o := &Observer{Node: "n1", Found: slurm, Log: newAgent().Log}
-	there := view{samples: []gres.Sample{sample(gres.Process{PID: 1})}, owners: owners{1: {JobID: 7}}}
-	gone := view{samples: []gres.Sample{sample()}, owners: owners{}}
-	for i, c := range []struct {
-		view
-		asked int
-	}{{there, 1}, {there, 1}, {gone, 2}, {gone, 3}, {gone, 3}, {there, 4}, {there, 5}, {there, 5}} {
-		o.look(t.Context(), c.view)
-		if slurm.asked != c.asked {
-			t.Errorf("look %d: asked %d times, want %d", i, slurm.asked, c.asked)
+// Where slurmctld takes long to tell of all jobs, each job that comes to a GPU is asked about alone: a short job has a
+// record, of its own end and not that of the next job on its GPU.
+func TestObserverFindsShortJobs(t *testing.T) {
+	b, err := lease.Open(t.TempDir(), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	slurm, k := &readOnly{t: t, here: map[uint32]sctl.Job{}, ended: map[uint32]sctl.Job{}}, &kept{}
+	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
+		User: func(uint32) string { return "alice" }, Log: newAgent().Log}
+	look := func(job uint32) (held []string) {
+		t.Helper()
+		s, err := b.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-		o.asked -= observeGap
+		v := view{samples: []gres.Sample{sample()}, snapshot: s, owners: owners{1: {JobID: job, UID: 1000}}}
+		if job != 0 {
+			v.samples = []gres.Sample{sample(gres.Process{PID: 1})}
+		}
+		o.look(t.Context(), v)
+		if s, err = b.Snapshot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range s.Leases {
+			held = append(held, l.UUID+l.Job.String())
+		}
+		return held
+	}
+	look(0)
+	o.took = time.Hour
+	for id := uint32(7); id < 10; id++ {
+		j := sctl.Job{ID: id, UID: 1000, State: "RUNNING", Partition: "gpu", NodeList: "n1", Start: time.Now()}
+		slurm.here[id] = j
+		if held, want := look(id), []string{fmt.Sprint("a", id)}; !slices.Equal(held, want) {
+			t.Errorf("the ledger has %q, want %q", held, want)
+		}
+		look(0) // and slurmctld has not heard of the end
+		o.single.asked -= observeGap
+		look(0)
+		j.State, j.End = "COMPLETED", time.Now()
+		slurm.end(id, j)
+	}
+	// One ends before slurmctld is asked; another has ended before its process came to a GPU.
+	slurm.end(10, sctl.Job{ID: 10, UID: 1000, State: "FAILED", ExitCode: 3, NodeList: "n1", End: time.Now()})
+	slurm.end(11, sctl.Job{ID: 11, UID: 1000, State: "COMPLETED", NodeList: "n1", End: time.Now().Add(-time.Minute)})
+	look(10)
+	look(11)
+	look(0)
+	o.single.asked -= observeGap
+	for id := range o.single.changed {
+		o.single.changed[id] -= observeGap
+	}
+	if held := look(0); held != nil || len(o.single.changed) > 0 {
+		t.Errorf("the ledger has %q, to be asked about are %v", held, o.single.changed)
+	}
+	var ended []string
+	for _, a := range k.list() {
+		ended = append(ended, fmt.Sprint(a.JobID, " ", a.State))
+	}
+	want := []string{"7 COMPLETED", "8 COMPLETED", "10 FAILED", "9 COMPLETED"}
+	if !slices.Equal(ended, want) || slurm.asked != 1 {
+		t.Errorf("records %q, want %q; asked %d times for all jobs", ended, want, slurm.asked)
 	}
 }
 

@@ -29,11 +29,16 @@ func (f Finder) OnNode(ctx context.Context, node string) (jobs []Job, err error)
 		if err != nil {
 			return nil, fmt.Errorf("squeue: job %.20q: %w", row[0], err)
 		}
-		if (j.State.HoldsNode() || j.State == jobstate.Resizing) && hostlist.Contains(j.NodeList, node) {
+		if j.On(node) {
 			jobs = append(jobs, j)
 		}
 	}
 	return jobs, nil
+}
+
+// On tells whether a job holds a node.
+func (j Job) On(node string) bool {
+	return (j.State.HoldsNode() || j.State == jobstate.Resizing) && hostlist.Contains(j.NodeList, node)
 }
 
 // GPUs returns the indices of the GPUs that a job has of a node, as slurmctld counts GPUs: in the order of
