@@ -25,6 +25,7 @@ type observed struct {
 	last  map[string]string // the last state in slurmctld
 	idle  map[string]bool   // ids of jobs seen as idle in carma-node status
 	gaps  []gap
+	pace  pace
 }
 
 // gap is a time without an agent on a node.
@@ -62,13 +63,14 @@ func TestObserve(t *testing.T) {
 	defer c.truth.stop()
 
 	c.stopAgent("n1", "TERM")
-	older := c.submitAll(olderJobs)
+	c.pace = c.measurePace()
+	older := c.submitAll(c.pace.olderJobs())
 	for _, id := range older {
 		c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 	}
 	time.Sleep(35 * time.Second)
 	c.restart("agent", "n1")
-	c.submitAll(mixedJobs())
+	c.submitAll(c.pace.mixedJobs())
 	c.untilAllHaveEnded()
 	for id, s := range c.want {
 		if c.last[id] != s.state {
@@ -115,21 +117,31 @@ func without(jobs map[string]seen) (n int) {
 	return n
 }
 
+// noteStates notes the states of all jobs, ended jobs too: slurmctld forgets a job 300 s after the end (MinJobAge).
+// It returns a line for each job, and how many have not ended.
+func (c *observed) noteStates() (queue string, left int) {
+	c.t.Helper()
+	queue = c.sh("", "squeue -h -r -t all -o '%i %T %M'")
+	for line := range strings.Lines(queue) {
+		words := strings.Fields(line)
+		c.last[words[0]] = words[1]
+		if slices.Contains([]string{"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED"}, words[1]) {
+			left++
+		}
+	}
+	return queue, left
+}
+
 // untilAllHaveEnded waits for the end of all jobs, cancels and requeues as the jobs' act says, and kills an agent in the
 // middle.
 func (c *observed) untilAllHaveEnded() {
 	c.t.Helper()
 	killed, done := false, map[string]bool{}
-	for start := time.Now(); ; time.Sleep(time.Second) {
-		// Of ended jobs, too: slurmctld forgets a job 300 s after the end (MinJobAge).
-		left, queue := 0, c.sh("", "squeue -h -r -t all -o '%i %T %M'")
-		for line := range strings.Lines(queue) {
-			words := strings.Fields(line)
-			c.last[words[0]] = words[1]
-			if slices.Contains([]string{"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED"}, words[1]) {
-				left++
-			}
-		}
+	for start, last := time.Now(), time.Now(); ; {
+		// The test leaves half of a slow machine to the cluster.
+		time.Sleep(max(time.Second, time.Since(last)))
+		last = time.Now()
+		queue, left := c.noteStates()
 		if left == 0 {
 			break
 		}
@@ -138,7 +150,7 @@ func (c *observed) untilAllHaveEnded() {
 		}
 		for line := range strings.Lines(queue) {
 			id, state, _ := strings.Cut(strings.TrimSpace(line), " ")
-			s, ran := c.want[id], regexp.MustCompile(`^RUNNING 0:(1[2-9]|[2-5])`).MatchString(state)
+			s, ran := c.want[id], regexp.MustCompile(`^RUNNING (0:(1[2-9]|[2-5])|[1-9])`).MatchString(state)
 			if s.act != "" && ran && !done[id] {
 				c.sh(s.user, s.act+" "+id)
 				done[id] = true
@@ -198,7 +210,7 @@ func (c *observed) killedInTheMiddle() {
 	c.t.Helper()
 	var ids []string
 	for i, seconds := range []int{12, 12, 40, 40} {
-		ids = append(ids, c.sbatch(alice, "-w n1 -o /dev/null --gres=gpu:1", using(int64(2000+i), 50, seconds)))
+		ids = append(ids, c.sbatch(alice, "-w n1 -o /dev/null --gres=gpu:1", c.pace.using(int64(2000+i), 50, seconds)))
 	}
 	c.eventually(func() string { return c.leases("n1") }, strings.Repeat(`\d+ ?`, 4))
 	time.Sleep(2 * time.Second) // the agent measures them
