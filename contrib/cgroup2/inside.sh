@@ -10,12 +10,18 @@ mount -t hostfs none /mnt/seen -o "$seen" || exit 1
 # beside 127.0.0.1.
 ip link set lo up
 ip addr add 127.0.0.2/8 dev lo
+# logs brings what the clusters of the tests have written; a test takes minutes, and somebody may wait.
+logs() {
+	for d in /var/tmp/cdc*; do [ ! -d "$d" ] || cp -r "$d/log" "$d/etc" /mnt/seen/; done
+}
+while sleep 60; do logs; done 2>/dev/null &
 {
 	echo "kernel $(uname -r), Slurm $(slurmd -V), $(stat -fc %T /sys/fs/cgroup)"
 	cd /carma/contrib/devcluster && PATH=$PATH:/usr/sbin:/sbin \
-		./devcluster.test -test.v -test.parallel 1 -test.timeout 55m -test.run "$(cat /tests)" 2>&1
+		./devcluster.test -test.v -test.parallel 1 -test.timeout 115m -test.run "$(cat /tests)" 2>&1
 	echo $? >/mnt/seen/status
 } >/mnt/seen/tests.log 2>&1
-for d in /var/tmp/cdc*; do [ ! -d "$d" ] || { cp -r "$d/log" "$d/etc" "/mnt/seen/" ; }; done
+kill $!
+logs
 journalctl -b --no-pager >/mnt/seen/journal
 sync

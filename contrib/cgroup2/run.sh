@@ -51,6 +51,10 @@ make_image() {
 	cp -r "$top/contrib/devcluster" "$top/contrib/cgroups.sh" "$tree/contrib/"
 	mkdir "$work/include" # Slurm's alone: the C library is this machine's
 	cp -r "$cache/root/usr/include/slurm" "$work/include/"
+	local source
+	for source in "$tree"/contrib/devcluster/testdata/*.c; do # the machine has no compiler
+		grep -q '<slurm/' "$source" || ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -O2 -o "${source%.c}" "$source"
+	done
 	make -s -C "$top" shim SLURM_INCLUDE="$work/include" SHIM_OUT="$tree/lib/slurm/job_submit_carma.so"
 	(cd "$top" && ${GO:-go} test -c -tags integration -o "$tree/contrib/devcluster/devcluster.test" ./contrib/devcluster)
 	install -m 755 "$here/inside.sh" "$cache/root/inside.sh"
@@ -67,14 +71,19 @@ rm -rf "$seen"
 mkdir -p "$seen"
 # On a disk: linux.uml itself takes its memory from /dev/shm.
 work=$(mktemp -d /var/tmp/carma-cgroup2.XXXXXX)
-trap 'rm -rf "$work"' EXIT
+machine=
+trap '[ -z "$machine" ] || kill "$machine" 2>/dev/null || true; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fPIC -shared -o "$work/xstate.so" "$here/xstate.c"
 make_image
 say "booting; the console is in $seen/console"
-LD_PRELOAD=$work/xstate.so timeout 3600 linux.uml ubd0="$work/image" root=/dev/ubda rw mem=3072M \
-	con=null con0=null,fd:1 quiet "carma.seen=$seen" </dev/null >"$seen/console" 2>&1 || true
+LD_PRELOAD=$work/xstate.so timeout -k 10 7200 linux.uml ubd0="$work/image" root=/dev/ubda rw mem=3072M \
+	con=null con0=null,fd:1 quiet "carma.seen=$seen" </dev/null >"$seen/console" 2>&1 &
+machine=$!
+wait "$machine" || true
+machine=
 [ -e "$seen/status" ] || { tail -n 20 "$seen/console" >&2; fail "the machine has not come to the tests"; }
 cat "$seen/tests.log"
+! grep -q 'warning: no tests to run' "$seen/tests.log" || fail "no test is called $tests"
 say "ended"
 exit "$(cat "$seen/status")"

@@ -21,6 +21,12 @@ import (
 func TestAttackNextUser(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
+	pause, tries := 50*time.Millisecond, 1
+	if underUML {
+		pause, tries = time.Second, 4
+	}
+	undisturbed, _ := c.nextUser("nothing", patience)
+	most := max(time.Minute, 30*time.Second+undisturbed)
 	stop := func() string { return "" } // what would stop alice's servers of the next attack before her jobs have them
 	for _, a := range []struct {
 		what string
@@ -28,8 +34,9 @@ func TestAttackNextUser(t *testing.T) {
 	}{
 		{"a stopped server", func(pipes []string) { c.stopServers(pipes) }},
 		{"servers that are stopped whenever they are seen", func(pipes []string) {
-			stop = c.background(alice, "while :; do pkill -STOP -u "+alice+" -f '^nvidia-cuda-mps-server'; sleep 0.05; done")
-			time.Sleep(time.Second)
+			stop = c.background(alice, fmt.Sprintf("while :; do pkill -STOP -u %s -f '^nvidia-cuda-mps-server'; sleep %.2f; done",
+				alice, pause.Seconds()))
+			time.Sleep(20 * pause)
 		}},
 		{"a connection that says nothing", func(pipes []string) { c.keep("silent", pipes) }},
 		{"O_PATH descriptors", func(pipes []string) { c.keep("opath", pipes) }},
@@ -37,11 +44,19 @@ func TestAttackNextUser(t *testing.T) {
 		{"the log of the servers", func(pipes []string) { c.keep("log", pipes) }},
 		{"all of it", func(pipes []string) { c.keep("all", pipes); c.stopServers(pipes) }},
 	} {
-		ids, pipes := c.onAllGPUs(alice)
-		a.do(pipes)
-		c.sh(alice, "scancel "+strings.Join(ids, " "))
-		c.nextUser(a.what)
-		stop()
+		for try := 1; ; try++ {
+			ids, pipes := c.onAllGPUs(alice)
+			a.do(pipes)
+			c.sh(alice, "scancel "+strings.Join(ids, " "))
+			_, late := c.nextUser(a.what, most)
+			stop()
+			if late == "" {
+				break
+			} else if try == tries {
+				t.Errorf("%s, at try %d: %s", a.what, try, late)
+				break
+			}
+		}
 	}
 	c.noDrain()
 }
@@ -50,14 +65,29 @@ func TestAttackNextUser(t *testing.T) {
 func (c *cluster) onAllGPUs(user string) (ids, pipes []string) {
 	c.t.Helper()
 	for range c.status("n1") {
-		ids = append(ids, c.sbatch(user, "", "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
-			"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n"))
-	}
-	for _, id := range ids {
-		pipes = append(pipes, c.pipe(id))
+		id, pipe := c.asClient(user, "30G")
+		ids, pipes = append(ids, id), append(pipes, pipe)
 	}
 	c.eventually(func() string { return c.clients("n1") }, fmt.Sprintf("^%d$", len(ids)))
 	return ids, pipes
+}
+
+// asClient has a user run a job as a GPU's MPS client; another where a slow machine's daemon has not answered in time.
+func (c *cluster) asClient(user, mem string) (id, pipe string) {
+	c.t.Helper()
+	for range 5 {
+		id = c.sbatch(user, "", "#SBATCH --gres=gpu:1\n#CARMA mem="+mem+"\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+			"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
+		pipe = c.pipe(id)
+		if !noAnswer.MatchString(c.hookLog(id)) {
+			return id, pipe
+		}
+		c.t.Logf("job %s: its MPS daemon did not answer in time: submitted again", id)
+		c.sh("", "scancel "+id)
+		c.ends(id, "CANCELLED")
+	}
+	c.t.Fatal("the MPS daemon did not answer in time for five jobs in turn")
+	return "", ""
 }
 
 var toldPipe = regexp.MustCompile(`pipe=(\S*) end`)
@@ -115,9 +145,13 @@ func (c *cluster) keep(what string, pipes []string) (said func() string) {
 	return said
 }
 
-// nextUser requires that bob's jobs run on all GPUs as clients of MPS and end at once, and
-// that one that fails is not said to be the victim of a server's fault.
-func (c *cluster) nextUser(after string) {
+// noAnswer is what a hook says when a daemon does not answer in time.
+var noAnswer = regexp.MustCompile(`(?m)^.*the job's MPS daemon is not ready.*signal: killed.*$`)
+
+// nextUser requires that bob's jobs run on all GPUs as clients of MPS and end within a time, and that one that fails is
+// not said to be the victim of a server's fault. It returns how long the jobs took together, and what hooks said of
+// daemons that did not answer in time: those of an earlier user, or those of a slow machine.
+func (c *cluster) nextUser(after string, most time.Duration) (took time.Duration, late string) {
 	c.t.Helper()
 	start := time.Now()
 	var ids []string
@@ -131,7 +165,7 @@ func (c *cluster) nextUser(after string) {
 		}
 	}
 	for _, id := range ids {
-		for until := time.Now().Add(time.Minute); c.job(id, "%T") != "FAILED"; time.Sleep(100 * time.Millisecond) {
+		for until := time.Now().Add(most); c.job(id, "%T") != "FAILED"; time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(until) {
 				c.t.Errorf("%s: job %s of the next user is %s, restarts %s\n%s", after, id, c.job(id, "%T"), c.restarts(id),
 					c.hookLog(id))
@@ -144,11 +178,15 @@ func (c *cluster) nextUser(after string) {
 		}
 		agent, _ := os.ReadFile(filepath.Join(c.dir, "log", "agent.n1.log"))
 		blamed := regexp.MustCompile(`has logged a fault.*jobs=.*\b` + id + `\b.*`).FindString(string(agent))
-		if log := c.hookLog(id); strings.Contains(log, "MPS") || blamed != "" {
+		log := c.hookLog(id)
+		late += strings.Join(noAnswer.FindAllString(log, -1), "\n")
+		if strings.Contains(noAnswer.ReplaceAllString(log, ""), "MPS") || blamed != "" {
 			c.t.Errorf("%s: job %s of the next user: %s\n%s", after, id, blamed, log)
 		}
 	}
-	attacked(c.t, after, fmt.Sprintf("%d jobs of the next user in %s", len(ids), time.Since(start).Round(time.Second)))
+	took = time.Since(start)
+	attacked(c.t, after, fmt.Sprintf("%d jobs of the next user in %s", len(ids), took.Round(time.Second)))
+	return took, late
 }
 
 // A user reaches nothing in the user's own MPS server, which is outside of the job and of what
@@ -182,9 +220,8 @@ func TestAttackSilentDaemons(t *testing.T) {
 	c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "10")
 	var pipes []string
 	for range 6 {
-		id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
-			"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
-		pipes = append(pipes, c.pipe(id))
+		_, pipe := c.asClient(alice, "60G")
+		pipes = append(pipes, pipe)
 	}
 	c.eventually(func() string { return c.clients("n1") }, "^6$")
 	logs := filepath.Join(c.dir, "log", "hooks.n1-mps")
@@ -205,13 +242,18 @@ func TestAttackSilentDaemons(t *testing.T) {
 	}
 	time.Sleep(5 * time.Second)
 	slowest := time.Duration(0)
-	for range 5 {
+	for good, tries := 0, 0; good < 5; tries++ {
 		start := time.Now()
 		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:2\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"simjob --gpus 2 --mem 2G --smact 5 --ramp 0s --duration 1s\n")
 		c.ends(id, "COMPLETED")
 		slowest = max(slowest, time.Since(start))
-		if pipe, log := c.pipe(id), c.hookLog(id); pipe == "" || strings.Contains(log, "MPS") {
+		pipe, log := c.pipe(id), c.hookLog(id)
+		if underUML && tries < 15 && noAnswer.MatchString(log) {
+			continue
+		}
+		good++
+		if pipe == "" || strings.Contains(log, "MPS") {
 			t.Errorf("beside silent daemons of alice's, job %s of bob is told %q\n%s", id, pipe, log)
 		}
 	}

@@ -56,14 +56,16 @@ func attackHooks(t *testing.T, c *cluster) {
 // What another user's processes call themselves, and where they put themselves, changes
 // nothing in what a job is said to use.
 func attackOwner(t *testing.T, c *cluster) {
-	delegated := filepath.Join(c.dir, "cgroup/pids/delegated")
+	// In cgroup v2 alice moves processes within what is delegated to her, and none into it.
+	delegated, below := filepath.Join(c.dir, "cgroup/pids/delegated"), "job_ID/step_0"
+	if cgroup2() {
+		delegated, below = filepath.Join("/sys/fs/cgroup", filepath.Base(c.dir)), "system.slice/n1_slurmstepd.scope/job_ID/step_0"
+	}
 	if err := os.Mkdir(delegated, 0o755); err != nil {
 		delegated = ""
 	} else {
-		c.sh("", "chown "+alice+" "+delegated+" "+delegated+"/cgroup.procs "+delegated+"/tasks")
-		t.Cleanup(func() {
-			c.run("", fmt.Sprintf("rmdir %s/job_*/* %[1]s/job_* %[1]s", delegated))
-		})
+		c.sh("", "chown "+alice+" "+delegated+" "+delegated+"/cgroup.procs")
+		t.Cleanup(func() { c.run("", "find "+delegated+" -depth -type d -exec rmdir {} +") })
 	}
 	const gpu = "simjob --mem 10G --smact 20 --ramp 0s --duration 10h"
 	// A process with a title of its own, and the one on the GPU below it.
@@ -71,9 +73,8 @@ func attackOwner(t *testing.T, c *cluster) {
 		return fmt.Sprintf("mkdir -p %s; ln -sf $(command -v %s) %[1]s/slurmstepd; ", dir, program) + then
 	}
 	disguises := map[string]string{
-		"a cgroup job_ID": fmt.Sprintf("mkdir -p %s/job_ID/step_0; echo $$ >%[1]s/job_ID/step_0/cgroup.procs; exec %s",
-			delegated, gpu),
-		"a variable": "SLURM_JOB_ID=ID exec " + gpu,
+		"a cgroup job_ID": fmt.Sprintf("mkdir -p %s/%s && echo $$ >%[1]s/%[2]s/cgroup.procs && exec %s", delegated, below, gpu),
+		"a variable":      "SLURM_JOB_ID=ID exec " + gpu,
 		"below a sleep with a title": titled("sleep", "tID",
 			gpu+" & exec -a 'slurmstepd: [ID.batch]' ./tID/slurmstepd 1h"),
 		"below a set-uid program with a title": titled("su", "uID",
@@ -84,14 +85,20 @@ func attackOwner(t *testing.T, c *cluster) {
 	var stops []func() string
 	for disguise, command := range disguises {
 		if strings.Contains(disguise, "cgroup") && delegated == "" {
-			attacked(t, disguise, "no cgroup v1 that can be written: not tried")
+			attacked(t, disguise, "no cgroup that can be written: not tried")
 			continue
 		}
 		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
 			"exec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n")
 		c.gpu(id)
-		stops = append(stops, c.background(alice, fmt.Sprintf("export SIMGPU_STATE=%s/simgpu/n1 CUDA_VISIBLE_DEVICES=%d; %s",
-			c.dir, c.index(id), strings.ReplaceAll(command, "ID", id))))
+		command = fmt.Sprintf("export SIMGPU_STATE=%s/simgpu/n1 CUDA_VISIBLE_DEVICES=%d; %s", c.dir, c.index(id),
+			strings.ReplaceAll(command, "ID", id))
+		if cgroup2() && strings.Contains(disguise, "cgroup") {
+			stops = append(stops, c.background("", "echo $$ >"+delegated+"/cgroup.procs && "+
+				"exec setpriv --reuid "+alice+" --regid "+alice+" --init-groups bash -c "+quote(command)))
+		} else {
+			stops = append(stops, c.background(alice, command))
+		}
 		// It is there, and is read.
 		c.eventually(func() string { return c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu show", c.dir)) }, `10240`)
 		victims = append(victims, victim{id, disguise})

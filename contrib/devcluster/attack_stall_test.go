@@ -48,22 +48,26 @@ func reach(how, user string) func(*cluster, time.Duration) func() {
 }
 
 func frozen(c *cluster, d time.Duration) func() {
-	group := filepath.Join("/sys/fs/cgroup/freezer", filepath.Base(c.dir))
+	above, file, freeze, unfreeze := "/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"
+	if cgroup2() {
+		above, file, freeze, unfreeze = "/sys/fs/cgroup", "cgroup.freeze", "1", "0"
+	}
+	group := filepath.Join(above, filepath.Base(c.dir))
 	if err := os.Mkdir(group, 0o755); err != nil {
-		attacked(c.t, "frozen children", "no freezer of cgroup v1 that can be written: not tried")
+		attacked(c.t, "frozen children", "no freezer that can be written: not tried")
 		return func() {}
 	}
 	set := func(state string) {
-		if err := os.WriteFile(filepath.Join(group, "freezer.state"), []byte(state), 0); err != nil && !os.IsNotExist(err) {
+		if err := os.WriteFile(filepath.Join(group, file), []byte(state), 0); err != nil && !os.IsNotExist(err) {
 			c.t.Error(err)
 		}
 	}
 	thaw := func() { // those in it were killed, and end now
-		set("THAWED")
+		set(unfreeze)
 		c.eventually(func() string { return fmt.Sprint(os.Remove(group)) }, "nil|no such")
 	}
 	c.t.Cleanup(thaw)
-	set("FROZEN")
+	set(freeze)
 	stop := c.background("", fmt.Sprint("exec ", c.client("reach"), " freeze ", d.Seconds(), " ", c.dir, " ", group))
 	return func() {
 		attacked(c.t, "frozen", regexp.MustCompile(`looks=.*`).FindString(stop()))
