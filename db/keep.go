@@ -41,7 +41,10 @@ func (d *DB) Prune(ctx context.Context, records, samples time.Time) (p Pruned, e
 			}
 			p.Samples, _ = r.RowsAffected()
 		}
-		return nil
+		// A job is forgotten with its record.
+		until := max(records.Unix(), samples.Unix())
+		_, err := tx.Exec("DELETE FROM job_sample WHERE at + length <= ?", until)
+		return err
 	})
 	if err != nil {
 		return p, fmt.Errorf("prune: %w", explain(err))

@@ -61,6 +61,68 @@ func TestThinKeepsEnergy(t *testing.T) {
 	}
 }
 
+// The memory of a job that goes on grows in place, and old rows of one that changes become fewer, with the same
+// beginning, end and peak.
+func TestSamplesOfJobs(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	begin := now.Add(-9 * 24 * time.Hour)
+	add := func(j JobSample) {
+		t.Helper()
+		j.UUID, j.UID = "GPU-0", 1000
+		if err := d.AddSamples(t.Context(), []Sample{{UUID: "GPU-0", At: j.At, Memory: []JobSample{j}}}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func(job uint32) (n int, from, to time.Time, most int64) {
+		t.Helper()
+		list, err := d.JobSamples(t.Context(), "GPU-0", begin.Add(-time.Hour), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range list {
+			if j.JobID != job {
+				continue
+			}
+			if n++; n == 1 {
+				from = j.At
+			}
+			to, most = j.At.Add(j.Length), max(most, j.UsedMiB)
+		}
+		return n, from, to, most
+	}
+	for i := range 3 { // job 1 stays
+		add(JobSample{At: begin, Length: time.Duration(i+1) * time.Hour, JobID: 1, UsedMiB: 7})
+	}
+	add(JobSample{At: begin, Length: time.Second, JobID: 1, UsedMiB: 9}) // of an agent that starts again
+	for i := range 400 {                                                 // job 2 changes
+		add(JobSample{At: begin.Add(time.Duration(5+10*i) * time.Second), Length: 10 * time.Second, JobID: 2,
+			UsedMiB: int64(1 + i%100)})
+	}
+	for range 2 {
+		if err := d.Thin(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, from, to, most := count(1)
+	if n != 1 || !from.Equal(begin) || !to.Equal(begin.Add(3*time.Hour)) || most != 9 {
+		t.Errorf("job 1: %d rows from %v to %v, %d MiB", n, from, to, most)
+	}
+	n, from, to, most = count(2)
+	if n != 7 || !from.Equal(begin.Add(5*time.Second)) || to.Before(begin.Add(4005*time.Second)) || most != 100 {
+		t.Errorf("job 2: %d rows from %v to %v, %d MiB", n, from, to, most)
+	}
+	if _, err := d.Prune(t.Context(), begin.Add(2*time.Hour), time.Time{}); err != nil { // the records
+		t.Fatal(err)
+	}
+	if n, _, _, _ := count(2); n != 0 {
+		t.Errorf("%d rows of a job without a record", n)
+	}
+	if n, _, _, _ := count(1); n != 1 {
+		t.Error("a job that went on is forgotten")
+	}
+}
+
 func TestMetersSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carma.db")
 	d := openFor(t, path)

@@ -31,7 +31,9 @@ func newPublished(t *testing.T) *published {
 	for i, uid := range []uint32{1000, 1001, 1000, 0} {
 		p.put(uint32(i+1), uid)
 	}
-	if err := p.db.AddSamples(t.Context(), []Sample{{UUID: "GPU-0", At: at(10), Length: time.Second}},
+	memory := []JobSample{{UUID: "GPU-0", At: at(10), Length: time.Second, JobID: 1, UID: 1000, UsedMiB: 5},
+		{UUID: "GPU-0", At: at(10), Length: time.Second, JobID: 2, UID: 1001, UsedMiB: 7}}
+	if err := p.db.AddSamples(t.Context(), []Sample{{UUID: "GPU-0", At: at(10), Length: time.Second, Memory: memory}},
 		[]Meter{{UUID: "GPU-0", TotalMiB: 40503}}); err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +90,27 @@ func (p *published) jobs(name string) (ids []uint32) {
 	return ids
 }
 
+// expectMemory tells of which users a copy has the memory of jobs.
+func (p *published) expectMemory(name string, want ...uint32) {
+	p.Helper()
+	d, err := open(reader, filepath.Join(p.dir(), name), immutable)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer d.Close()
+	list, err := d.JobSamples(p.Context(), "GPU-0", at(0), at(100))
+	if err != nil {
+		p.Fatal(err)
+	}
+	var uids []uint32
+	for _, j := range list {
+		uids = append(uids, j.UID)
+	}
+	if !slices.Equal(uids, want) {
+		p.Errorf("%s has memory of jobs of users %v, want %v", name, uids, want)
+	}
+}
+
 // files are the names and modes below the directory of copies; whose lists name users have
 // a plus.
 func (p *published) files() (list []string) {
@@ -127,6 +150,8 @@ func TestPublish(t *testing.T) {
 	p := newPublished(t)
 	p.publish(Readers{})
 	p.expect(allView, 1, 2, 3, 4)
+	p.expectMemory(allView, 1000, 1001)
+	p.expectMemory(gpusView)
 	if got, want := p.files(), []string{"alive 644", "all.db 644", "gpus.db 644"}; !slices.Equal(got, want) {
 		t.Errorf("files %q, want %q", got, want)
 	}
@@ -147,6 +172,9 @@ func TestPublish(t *testing.T) {
 	for name, want := range map[string][]uint32{"all.db": {1, 2, 3, 4, 5}, "1000.db": {1, 3}, "1001.db": {2, 5}} {
 		p.expect(name, want...)
 	}
+	p.expectMemory("1000.db", 1000)
+	p.expectMemory("1001.db", 1001)
+	p.expectMemory(gpusView) // all may read the GPUs' samples
 	// 640: the mode of a file that has a list shows its mask.
 	if got, want := p.files(), []string{"1000.db 640", "1001.db 640", "alive 644", "all.db 640",
 		"gpus.db 644"}; !slices.Equal(got, want) {

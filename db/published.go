@@ -51,7 +51,7 @@ func fill(ctx context.Context, path, from, name string, r Readers) (records int6
 		return 0, err
 	}
 	defer tx.Rollback()
-	tables := []string{"attempt", "attempt_array"}
+	tables := []string{"attempt", "attempt_array", "job_sample"}
 	if name == gpusView {
 		tables = append(tables, "sample", "gpu")
 	}
@@ -69,8 +69,13 @@ func fill(ctx context.Context, path, from, name string, r Readers) (records int6
 	default:
 		step := "INSERT INTO main.attempt (" + searched + ", record) SELECT " + searched +
 			", json_remove(record, '$.key') FROM live.attempt"
+		memory := "INSERT INTO main.job_sample SELECT * FROM live.job_sample"
 		if uid != 0 {
-			step += fmt.Sprintf(" WHERE uid = %d", uid)
+			own := fmt.Sprintf(" WHERE uid = %d", uid)
+			step, memory = step+own, memory+own
+		}
+		if _, err := tx.ExecContext(ctx, memory); err != nil {
+			return 0, err
 		}
 		result, err := tx.ExecContext(ctx, step)
 		if err != nil {

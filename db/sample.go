@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"carma/db/figure"
@@ -25,6 +26,17 @@ type Sample struct {
 	UnownedJ figure.Measured // of it, when no job held the GPU
 	EnergyS  float64         // seconds covered by the energy
 	Jobs     int             // most at once
+	Memory   []JobSample     // of the jobs, as far as the sample reaches; Series leaves these out
+}
+
+// JobSample is the memory of a job on a GPU, for as long as the figure stays.
+type JobSample struct {
+	UUID           string
+	At             time.Time // beginning
+	Length         time.Duration
+	JobID, Restart uint32
+	UID            uint32
+	UsedMiB        int64 // most
 }
 
 // Meter is the state of a GPU for an agent that starts.
@@ -39,13 +51,21 @@ type Meter struct {
 	FloorWatts figure.Measured // power with nobody on the GPU
 }
 
-// AddSamples writes samples and the state of the meters. An existing sample is
-// replaced.
+// AddSamples writes samples and the state of the meters. An existing sample is replaced; one of a
+// job grows.
 func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		for _, s := range samples {
 			if err := putSample(tx, s); err != nil {
 				return err
+			}
+			for _, j := range s.Memory {
+				_, err := tx.Exec("INSERT INTO job_sample VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "+
+					"length = max(length, excluded.length), used_mib = max(used_mib, excluded.used_mib)", j.UUID, j.At.Unix(),
+					j.JobID, j.Restart, j.UID, int64(j.Length.Seconds()), j.UsedMiB)
+				if err != nil {
+					return err
+				}
 			}
 		}
 		for _, m := range meters {
@@ -99,13 +119,26 @@ func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sam
 	})
 }
 
+// JobSamples returns the memory of jobs on a GPU in a time, by beginning and job.
+func (d *DB) JobSamples(ctx context.Context, uuid string, from, to time.Time) ([]JobSample, error) {
+	found, err := d.sql.QueryContext(ctx, `SELECT uuid, at, job_id, restart, uid, length, used_mib FROM job_sample
+		WHERE uuid = ? AND at + length > ? AND at < ? ORDER BY at, job_id, restart`, uuid, from.Unix(), to.Unix())
+	return rows.All(found, explain(err), "read memory of jobs", func(j *JobSample, scan rows.Scan) error {
+		var at, length int64
+		err := scan(&j.UUID, &at, &j.JobID, &j.Restart, &j.UID, &length, &j.UsedMiB)
+		j.At, j.Length = time.Unix(at, 0), time.Duration(length)*time.Second
+		return err
+	})
+}
+
 // ages say how long samples stay short: after a day a minute is enough, after a
 // week ten.
 var ages = []struct {
 	after, length time.Duration
 }{{24 * time.Hour, time.Minute}, {7 * 24 * time.Hour, 10 * time.Minute}}
 
-// Thin puts old samples together to longer ones. Energy stays the same.
+// Thin puts old samples together to longer ones. Energy stays the same. Those of jobs keep where they
+// begin and end.
 func (d *DB) Thin(ctx context.Context, now time.Time) error {
 	for _, a := range ages {
 		length := int64(a.length.Seconds())
@@ -117,16 +150,22 @@ func (d *DB) Thin(ctx context.Context, now time.Time) error {
 			if err != nil {
 				return err
 			}
+			_, err = tx.Exec(`CREATE TEMP TABLE thin_job AS SELECT uuid, min(at) AS begin, job_id, restart, uid,
+				max(?1, max(at + length) - min(at)) AS length, max(used_mib) AS used
+				FROM job_sample WHERE length < ?1 AND at < ?2 GROUP BY uuid, job_id, restart, uid, at / ?1`, length, before)
+			if err != nil {
+				return err
+			}
 			for _, step := range []string{
 				"DELETE FROM sample WHERE length < ?1 AND at < ?2",
+				"DELETE FROM job_sample WHERE length < ?1 AND at < ?2",
 				"INSERT OR REPLACE INTO sample SELECT uuid, begin, ?1, used, mean, most, smact_s, energy, unowned, energy_s, " +
 					"jobs FROM thin WHERE ?2 > 0",
+				"INSERT INTO job_sample SELECT * FROM thin_job",
 				"DROP TABLE thin",
+				"DROP TABLE thin_job",
 			} {
-				args := []any{length, before}
-				if step == "DROP TABLE thin" {
-					args = nil
-				}
+				args := []any{length, before}[:min(strings.Count(step, "?"), 2)]
 				if _, err := tx.Exec(step, args...); err != nil {
 					return err
 				}

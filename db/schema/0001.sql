@@ -38,6 +38,19 @@ CREATE TABLE sample (
 
 CREATE INDEX sample_age ON sample (length, at);
 
+-- The memory of each job on a GPU: a row for as long as the figure stays. Only who may read the job's
+-- record may read its rows.
+CREATE TABLE job_sample (
+  uuid     TEXT NOT NULL,
+  at       INTEGER NOT NULL,
+  job_id   INTEGER NOT NULL,
+  restart  INTEGER NOT NULL,
+  uid      INTEGER NOT NULL,
+  length   INTEGER NOT NULL,     -- seconds
+  used_mib INTEGER NOT NULL,     -- most
+  PRIMARY KEY (uuid, at, job_id, restart)
+) STRICT, WITHOUT ROWID;
+
 -- What an agent that starts needs to know of each GPU.
 CREATE TABLE gpu (
   uuid        TEXT PRIMARY KEY,

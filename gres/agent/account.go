@@ -41,6 +41,7 @@ type account struct {
 	holders map[jobenv.JobKey]*holder
 	bucket  db.Sample
 	smactS  float64 // percent x seconds in the bucket
+	memory  map[jobenv.JobKey]*jobMemory
 }
 
 // holder is a job that holds the GPU, or held it at the last look.
@@ -108,7 +109,7 @@ func (c *accounts) of(gpu gres.GPU) *account {
 	g := c.gpus[gpu.UUID]
 	if g == nil {
 		g = &account{floor: energy.Floor{Watts: math.NaN()}, holders: map[jobenv.JobKey]*holder{},
-			bucket: db.Sample{UUID: gpu.UUID}}
+			bucket: db.Sample{UUID: gpu.UUID}, memory: map[jobenv.JobKey]*jobMemory{}}
 		c.gpus[gpu.UUID] = g
 	}
 	g.gpu = gpu
@@ -145,6 +146,7 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now t
 		h.idle.look(&usages[i], s, foreign.Present, len(order), now)
 	}
 	g.addToBucket(s, joules, split.unownedJ, seconds, len(order))
+	g.remember(order)
 	g.at = now
 	maps.DeleteFunc(g.holders, func(_ jobenv.JobKey, h *holder) bool { return h.gone })
 	return usages

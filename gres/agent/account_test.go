@@ -4,9 +4,14 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,6 +57,130 @@ func TestAccountSplits(t *testing.T) {
 	if u := a.account(s, leases, a.Owners, 3*time.Second)[1]; u.UsedMiB != 250 || u.UsedFrom != figure.MemoryWindow {
 		t.Errorf("no process memory: %+v", u)
 	}
+}
+
+// The samples of jobs: a figure that stays is one row that grows, also of a job that ends within a sample; memory
+// that the driver does not tell of processes is a job's if no other job is there.
+func TestSamplesOfJobs(t *testing.T) {
+	const length = 10 * time.Second
+	a := newAgent()
+	a.Owners = owners{1: {JobID: 7}, 2: {JobID: 8}}
+	a.Records = &sums{}
+	one, both := []gres.Lease{held(7, 1000)}, []gres.Lease{held(7, 1000), held(8, 1000)}
+	begin := time.Unix(1e9, 0)
+	g := a.accounts.of(sample().GPU)
+	var now time.Duration
+	var got []db.Sample
+	for i, c := range []struct {
+		leases []gres.Lease
+		of     []int64 // memory of the processes
+		want   string  // job, seconds since the beginning, length, MiB
+	}{
+		{one, []int64{100}, "7 0+10 100"},
+		{one, []int64{100}, "7 0+20 100"},
+		{both, []int64{100, 30}, "7 0+30 100, 8 20+10 30"},
+		{both, []int64{200, 30}, "7 30+10 200, 8 20+20 30"},
+		{both, []int64{0, 0}, ""},
+		{one, []int64{0}, "7 50+10 500"},
+		{one, nil, ""},
+		{one, []int64{200}, "7 70+10 200"},
+	} {
+		var processes []gres.Process
+		for k, mib := range c.of {
+			processes = append(processes, gres.Process{PID: k + 1, UsedMiB: mib})
+		}
+		s := sample(processes...)
+		s.UsedMiB = 500
+		for range 2 {
+			now += time.Second
+			a.account(s, c.leases, a.Owners, now)
+		}
+		if len(c.of) > 0 { // and ends within the sample
+			a.account(s, nil, a.Owners, now)
+		}
+		g.bucket.At, got = begin.Add(time.Duration(i)*length), nil
+		g.turn(begin.Add(time.Duration(i+1)*length), length, &got)
+		list := got[0].Memory
+		slices.SortFunc(list, func(x, y db.JobSample) int { return int(x.JobID) - int(y.JobID) })
+		var rows []string
+		for _, j := range list {
+			rows = append(rows, fmt.Sprintf("%d %.0f+%.0f %d", j.JobID, j.At.Sub(begin).Seconds(), j.Length.Seconds(),
+				j.UsedMiB))
+		}
+		if text := strings.Join(rows, ", "); text != c.want {
+			t.Errorf("%d: %q, want %q", i, text, c.want)
+		}
+	}
+}
+
+// BenchmarkSamples takes the CPU time for ten looks at eight GPUs with three jobs each, and for the samples that they
+// make, in percent of a core at a look a second: as it would be without samples of jobs, for jobs whose memory stays,
+// and for jobs whose memory is another in each sample.
+func BenchmarkSamples(b *testing.B) {
+	const gpus, jobs = 8, 3
+	for _, c := range []struct {
+		name         string
+		told, change bool // memory of processes
+	}{{"without", false, false}, {"steady", true, false}, {"changing", true, true}} {
+		b.Run(c.name, func(b *testing.B) {
+			d, err := db.Open(filepath.Join(b.TempDir(), "carma.db"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer d.Close()
+			a := newAgent()
+			a.Records = &stored{db: d}
+			o := owners{}
+			a.Owners = o
+			var leases []gres.Lease
+			for i := range gpus * jobs {
+				l := held(uint32(i+1), 1000)
+				l.UUID = fmt.Sprint("GPU-", i/jobs)
+				o[i+1] = resident.Owner{JobID: uint32(i + 1)}
+				leases = append(leases, l)
+			}
+			at, now := time.Unix(1e9, 0), lease.Now()
+			a.accounts.begin(b.Context(), a, nil, nil)
+			before := cpuTime(b)
+			for i := range b.N {
+				for range sampleOf {
+					now += time.Second
+					for k := range gpus {
+						s := sample()
+						s.UUID, s.UsedMiB, s.EnergyJ, s.SMActPct = fmt.Sprint("GPU-", k), 500, figure.Measured(now.Seconds()), 50
+						for j := range jobs {
+							p := gres.Process{PID: k*jobs + j + 1}
+							if c.told {
+								p.UsedMiB = 100
+							}
+							if c.change {
+								p.UsedMiB += int64(i)
+							}
+							s.Processes = append(s.Processes, p)
+						}
+						a.account(s, leases, o, now)
+					}
+				}
+				for _, g := range a.accounts.gpus {
+					g.bucket.At = at
+					g.turn(at.Add(sampleOf*time.Second), sampleOf*time.Second, &a.accounts.pending)
+				}
+				at = at.Add(sampleOf * time.Second)
+				a.accounts.write(b.Context(), a)
+			}
+			used := cpuTime(b) - before
+			b.ReportMetric(100*used.Seconds()/float64(b.N)/sampleOf, "%-of-a-core")
+		})
+	}
+}
+
+// cpuTime is the time on all cores that this process has used.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // Over a life of jobs that come and go, jobs and nobody together have used what

@@ -43,6 +43,50 @@ func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, 
 	}
 }
 
+// jobMemory is the most that a job used in the sample that is being made, and what is written of the
+// samples before.
+type jobMemory struct {
+	uid     uint32
+	mostMiB int64
+	written db.JobSample
+}
+
+// remember adds the memory of the holders to the sample that is being made. Where the driver does not tell the
+// memory of processes, several jobs together have no figure of their own.
+func (g *account) remember(holders []*holder) {
+	for _, h := range holders {
+		if !h.Present || h.gone || h.from == figure.MemoryWindow && len(holders) > 1 {
+			continue
+		}
+		m := g.memory[h.lease.Job]
+		if m == nil {
+			m = &jobMemory{uid: h.lease.UID}
+			g.memory[h.lease.Job] = m
+		}
+		m.mostMiB = max(m.mostMiB, h.usedMiB)
+	}
+}
+
+// jobSamples ends the jobs' part of a sample. A job whose memory stays goes on with what is written: programs
+// seldom change what they have allocated.
+func (g *account) jobSamples(from time.Time, length time.Duration) (list []db.JobSample) {
+	for key, m := range g.memory {
+		if m.mostMiB == 0 {
+			delete(g.memory, key)
+			continue
+		}
+		if w := &m.written; w.UsedMiB == m.mostMiB && w.At.Add(w.Length).Equal(from) {
+			w.Length += length
+		} else {
+			*w = db.JobSample{UUID: g.gpu.UUID, At: from, Length: length, JobID: key.JobID, Restart: key.Restart, UID: m.uid,
+				UsedMiB: m.mostMiB}
+		}
+		m.mostMiB = 0
+		list = append(list, m.written)
+	}
+	return list
+}
+
 // flush writes the samples whose time is over. A database that takes none costs the
 // oldest samples, never a tick.
 func (c *accounts) flush(ctx context.Context, a *Agent) {
@@ -78,7 +122,7 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 		return false
 	}
 	b := g.bucket
-	b.Length = length
+	b.Length, b.Memory = length, g.jobSamples(b.At, length)
 	b.SMActPct, b.SMActMax = figure.Unknown, figure.Unknown
 	if b.SMActS > 0 {
 		b.SMActPct, b.SMActMax = figure.Measured(g.smactS/b.SMActS), g.bucket.SMActMax
