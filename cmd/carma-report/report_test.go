@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,15 +98,39 @@ func fill(path string) error {
 		}
 	}
 	var samples []db.Sample
-	for i := range 360 {
-		samples = append(samples, db.Sample{UUID: "GPU-a", At: at(float64(i * 10)).Truncate(10 * time.Second),
-			Length: 10 * time.Second, UsedMiB: int64(min(i*200, 9216)),
-			SMActPct: figure.Measured(30 + i%50), SMActMax: 90, SMActS: 10, EnergyJ: 1500, UnownedJ: 0, EnergyS: 10,
-			Jobs: 1 + i/180})
+	add := func(uuid string, i int, smact figure.Measured, memory map[uint32]int64) {
+		s := db.Sample{UUID: uuid, At: at(float64(i * 10)).Truncate(10 * time.Second), Length: 10 * time.Second,
+			UsedMiB: 400, SMActPct: smact, SMActMax: 90, SMActS: 10, EnergyJ: 1500, EnergyS: 10, Jobs: len(memory)}
+		for _, job := range slices.Sorted(maps.Keys(memory)) {
+			s.UsedMiB += memory[job]
+			s.Memory = append(s.Memory, db.JobSample{UUID: uuid, At: s.At, Length: s.Length, JobID: job, UsedMiB: memory[job]})
+		}
+		samples = append(samples, s)
 	}
-	return d.AddSamples(context.Background(), append(samples[:200], samples[220:]...),
-		[]db.Meter{{UUID: "GPU-a", Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503, Node: "n1", CounterJ: 1, At: at(0),
-			FloorWatts: 58}})
+	for i := range 360 {
+		if i >= 200 && i < 220 {
+			continue
+		}
+		memory := map[uint32]int64{101: int64(min(200+i*200, 9216))}
+		if i < 3 {
+			memory[102] = 8100
+		}
+		if i < 6 {
+			memory[104] = 2000
+		}
+		add("GPU-a", i, figure.Measured(30+i%50), memory)
+	}
+	for i := range 7 {
+		for k, uuid := range []string{"GPU-d", "GPU-e", "GPU-f"} {
+			add(uuid, i, figure.Measured(80+i), map[uint32]int64{105: int64(30000 + 500*k)})
+		}
+	}
+	meter := func(uuid, node string, index int) db.Meter {
+		return db.Meter{UUID: uuid, Index: index, Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503, Node: node, CounterJ: 1,
+			At: at(0), FloorWatts: 58}
+	}
+	return d.AddSamples(context.Background(), samples, []db.Meter{meter("GPU-a", "n1", 0), meter("GPU-d", "n1", 1),
+		meter("GPU-e", "n1", 2), meter("GPU-f", "n2", 0)})
 }
 
 // What a history file holds is found again by the key that job_submit makes.
@@ -258,6 +283,7 @@ func TestGolden(t *testing.T) {
 		"array.txt":        {"103_2"},
 		"one.html":         {"--html", "101"},
 		"one.svg":          {"--svg", "101"},
+		"several.html":     {"--html", "105"},
 		"table.html":       {"--html", "-S", from},
 		"table.svg":        {"--svg", "-S", from},
 		"summary.txt":      {"-S", from, "summary"},

@@ -269,6 +269,51 @@ func (c *cluster) sampled() (seen, unowned float64) {
 	return seen, unowned
 }
 
+// Users read the memory of ended jobs over time: each job's own, also beside another.
+func TestMemoryOfJobs(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "10")
+	want := map[uint32]int64{}
+	var ids []string
+	for user, gib := range map[string]int64{alice: 6, bob: 4} {
+		ids = append(ids, c.sbatch(user, "", fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem %dG --smact 10 "+
+			"--ramp 0s --duration 90s\n", gib)))
+		n, _ := strconv.Atoi(ids[len(ids)-1])
+		want[uint32(n)] = 1024 * gib
+	}
+	for _, id := range ids {
+		c.ends(id, "COMPLETED")
+	}
+	c.complete(ids...)
+	for _, reader := range []string{"", alice} {
+		c.eventually(func() string {
+			var v struct {
+				GPUs []struct {
+					Memory []struct {
+						JobID   uint32  `json:"job_id"`
+						LengthS float64 `json:"length_s"`
+						UsedMiB int64   `json:"used_mib"`
+					}
+				}
+			}
+			if err := json.Unmarshal([]byte(c.sh(reader, "carma-report gpus -S now-1day --json")), &v); err != nil {
+				t.Fatal(err)
+			}
+			most, length := map[uint32]int64{}, map[uint32]float64{}
+			for _, g := range v.GPUs {
+				for _, m := range g.Memory {
+					most[m.JobID], length[m.JobID] = max(most[m.JobID], m.UsedMiB), length[m.JobID]+m.LengthS
+				}
+			}
+			for id, mib := range want {
+				if most[id] < mib || most[id] > mib+1024 || length[id] < 5 { // 9 s, less what a busy machine misses
+					return fmt.Sprintf("%d MiB for %.0f s of job %d, want %d", most[id], length[id], id, mib)
+				}
+			}
+			return "as used"
+		}, "^as used$")
+	}
+}
+
 // Over 500 jobs, jobs and nobody together have used what the GPUs' counters say from
 // the agent's first look at them on.
 func TestEnergyConserved(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"carma/cmd/carma-report/internal/report/page"
@@ -28,6 +29,7 @@ type gpuSeries struct {
 	EnergyJ  figure.Measured `json:"energy_j"`
 	UnownedJ figure.Measured `json:"unowned_j"` // of it, when no job held the GPU
 	Samples  []gpuSample     `json:"samples"`
+	Memory   []jobMemory     `json:"memory"`
 	jobs     []page.Job
 	runs     int // of jobs, with the runs left out of jobs
 }
@@ -39,6 +41,16 @@ type gpuSample struct {
 	UsedMiB  int64           `json:"used_mib"`
 	Watts    figure.Measured `json:"watts"`
 	Jobs     int             `json:"jobs"`
+}
+
+// jobMemory is what a job used for a while.
+type jobMemory struct {
+	JobID   uint32    `json:"job_id"`
+	Restart uint32    `json:"restart"`
+	At      time.Time `json:"at"`
+	LengthS float64   `json:"length_s"`
+	UsedMiB int64     `json:"used_mib"`
+	uid     uint32
 }
 
 func (x *gpuSample) end() time.Time { return x.At.Add(time.Duration(x.LengthS * float64(time.Second))) }
@@ -53,7 +65,9 @@ type gpuView struct {
 	users   users        // of the jobs on GPUs
 }
 
-func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuView, error) {
+// newGPUView reads all GPUs, or only those that jobs held, while they did.
+func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time, held map[string][]*db.Attempt) (*gpuView,
+	error) {
 	v := &gpuView{Schema: "carma.gpus/1", Version: version.String(), From: from, To: to, GPUs: []*gpuSeries{}}
 	for _, d := range bases {
 		meters, err := d.Meters(ctx)
@@ -61,13 +75,27 @@ func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuVi
 			return nil, unavailable(err)
 		}
 		for _, m := range meters {
+			if held != nil && held[m.UUID] == nil {
+				continue
+			}
 			samples, err := d.Series(ctx, m.UUID, from, to)
 			if err != nil {
 				return nil, unavailable(err)
 			}
+			if held != nil {
+				samples = slices.DeleteFunc(samples, func(s db.Sample) bool {
+					return !slices.ContainsFunc(held[m.UUID], func(a *db.Attempt) bool {
+						return s.At.Add(s.Length).After(a.Start) && s.At.Before(a.End)
+					})
+				})
+			}
 			g := &gpuSeries{UUID: usertext.Clean(m.UUID), Node: usertext.Clean(m.Node), Index: m.Index,
 				Model: usertext.Clean(m.Model), TotalMiB: m.TotalMiB}
-			g.take(samples)
+			memory, err := d.JobSamples(ctx, m.UUID, from, to)
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			g.take(samples, memory)
 			v.GPUs = append(v.GPUs, g)
 		}
 	}
@@ -101,8 +129,12 @@ func (v *gpuView) fit(from, to bool) {
 	}
 }
 
-func (g *gpuSeries) take(samples []db.Sample) {
-	g.Samples = []gpuSample{}
+func (g *gpuSeries) take(samples []db.Sample, memory []db.JobSample) {
+	g.Samples, g.Memory = []gpuSample{}, []jobMemory{}
+	for _, m := range memory {
+		g.Memory = append(g.Memory, jobMemory{JobID: m.JobID, Restart: m.Restart, At: m.At, LengthS: m.Length.Seconds(),
+			UsedMiB: m.UsedMiB, uid: m.UID})
+	}
 	var smact mean
 	var energy, unowned, energyS float64
 	for _, s := range samples {

@@ -23,10 +23,25 @@ func (p *jobPage) html(w io.Writer) error {
 			facts = append(facts, []string{f.name, p.text(f.kind, v), f.help})
 		}
 	}
+	bars := page.New(page.Width, 4*page.BarStep+8)
+	p.bars(bars)
+	gpus := page.Section{Title: "Its GPUs over time", Keys: keys("of it by this job"),
+		Text: []string{"While the job was there. SM activity, power and memory in use are of the whole GPU, with other " +
+			"jobs on it."}}
+	if len(p.gpus.GPUs) == 0 {
+		gpus = page.Section{}
+	}
+	for _, g := range p.gpus.GPUs {
+		name := fmt.Sprintf("%s GPU %d", g.Node, g.Index)
+		t := p.timeline(page.Part, page.BarStep)
+		t.Heading(name + ", " + strings.TrimPrefix(g.Model, "NVIDIA "))
+		p.gpus.small(t, g, "", &p.style)
+		gpus.Parts = append(gpus.Parts, template.HTML(t.Inline("SM activity, memory and power of "+name)))
+	}
 	return page.Document{Title: "Job " + j.id(), Sections: []page.Section{
 		{Title: "Notes", Notes: page.Marked(notes(p))},
-		{Title: "Memory and activity", Drawing: template.HTML(p.draw().Inline("memory and activity of job " +
-			j.id()))},
+		{Title: "Memory and activity", Drawing: template.HTML(bars.Inline("memory and activity of job " + j.id()))},
+		gpus,
 		{Title: "All figures", Columns: texttable.Columns("figure", "", "what it is"), Rows: facts, Wrap: true},
 	}}.Write(w)
 }
@@ -91,15 +106,18 @@ func (s *summary) html(w io.Writer, tf *slurmtime.Format) error {
 func (v *gpuView) html(w io.Writer, s *style) error {
 	d := page.Document{Title: "GPUs over time", Sections: []page.Section{{
 		Title: v.period(s),
-		Text: []string{"Each bar is one run of a job; point at a bar or a curve to see figures. A dashed bar went wrong " +
-			"on the GPU: OOM, it ran out of GPU memory; RQ, it was requeued. Jobs that still run, and jobs that you may not " +
-			"see, have no bar."},
+		Text: []string{"Each bar is one run of a job; point at a bar or a curve to see figures. A bar with a dashed edge " +
+			"went wrong on the GPU: OOM, it ran out of GPU memory; RQ, it was requeued. Jobs that still run, and jobs that " +
+			"you may not see, have no bar."},
 	}}}
 	if len(v.GPUs) == 0 {
 		d.Sections[0].Text = []string{"no GPUs"}
 	}
 	if len(v.users) > 0 {
 		d.Sections = append(d.Sections, v.users.section())
+	}
+	if len(v.GPUs) > 0 {
+		d.Sections[0].Keys = keys("of it by a job, in the job's colour")
 	}
 	for _, g := range v.GPUs {
 		t := page.NewTimeline(v.From.In(s.time.Zone), v.To.In(s.time.Zone), 0, 0)

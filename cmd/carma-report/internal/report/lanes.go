@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"carma/cmd/carma-report/internal/report/page"
 	"carma/db"
@@ -43,7 +44,9 @@ func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *sel
 			for _, uuid := range a.Total.UUIDs {
 				for _, g := range gpus[uuid] {
 					here = true
-					g.jobs = append(g.jobs, lane(a, j.id(), s))
+					l := lane(a, j.id(), s)
+					l.Used = used(a, g.Memory)
+					g.jobs = append(g.jobs, l)
 				}
 			}
 		}
@@ -61,7 +64,42 @@ func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *sel
 		g.jobs = g.jobs[:min(g.runs, mostLanes)]
 		slices.SortStableFunc(g.jobs, func(a, b page.Job) int { return a.From.Compare(b.From) })
 	}
+	v.paint()
 	return nil
+}
+
+func (v *gpuView) paint() {
+	var all [][]page.Job
+	for _, g := range v.GPUs {
+		all = append(all, g.jobs)
+	}
+	page.Paint(all...)
+}
+
+// lost is how long there may be no sample in a line without a gap: agents lose a second, or a sample at a restart,
+// and the last sample of a run may come after the copy that users read.
+const lost = 20 * time.Second
+
+// used is the memory of a run, in GiB, from its beginning to its end.
+func used(a *db.Attempt, memory []jobMemory) (list []page.Point) {
+	for _, m := range memory {
+		p := page.Point{From: m.At, To: m.At.Add(time.Duration(m.LengthS * float64(time.Second))),
+			Value: float64(m.UsedMiB) / 1024}
+		if m.JobID != a.JobID || m.Restart != a.Restart || m.uid != a.UID || !p.To.After(a.Start) || !p.From.Before(a.End) {
+			continue
+		}
+		if n := len(list); n > 0 && p.From.Sub(list[n-1].To) <= lost { // or begun anew by another agent
+			list[n-1].To = p.From
+		}
+		list = append(list, p)
+	}
+	if n := len(list); n > 0 {
+		if a.End.Sub(list[n-1].To) <= lost {
+			list[n-1].To = a.End
+		}
+		list[0].From = maxTime(list[0].From, a.Start)
+	}
+	return slices.DeleteFunc(list, func(p page.Point) bool { return !p.To.After(p.From) })
 }
 
 // lane is a run of a job as a bar: a mark says without colour that the run went wrong on the GPU.
@@ -103,22 +141,37 @@ func lane(a *db.Attempt, id string, s *style) page.Job {
 	return l
 }
 
-// draw draws a GPU: figures, bookings, and the jobs.
+// draw draws a GPU: figures, memory of jobs, bookings, and the jobs.
 func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string, s *style) {
-	t.Grid(3*page.PlotStep + (1+t.Pack(g.jobs))*page.RowStep)
+	t.Grid(plots + (1+t.Pack(g.jobs))*page.RowStep)
 	jobs, booked := fmt.Sprintf("%d runs", g.runs), ""
 	switch {
 	case g.runs == 1:
 		jobs = "1 run"
 	case g.runs > len(g.jobs):
-		booked = fmt.Sprintf(" by the %d longest runs", len(g.jobs))
+		booked = fmt.Sprintf("; of the %d longest runs", len(g.jobs))
 		jobs += fmt.Sprintf(", the %d longest are drawn", len(g.jobs))
 	}
 	v.curves(t, g, name, booked, s)
 	t.Lanes(name+"Jobs: "+jobs, g.jobs)
 }
 
-// curves draws the figures of a GPU, and bookings behind the memory.
+// keys tell what the curves of memory are.
+func keys(ofJobs string) []page.Key {
+	return []page.Key{{Class: "d-all", Text: "memory in use", Line: true}, {Class: "d-j1", Text: ofJobs},
+		{Class: "d-sum", Text: "booked", Line: true}, {Class: "d-size", Text: "the GPU's memory", Line: true}}
+}
+
+// plots is the height of the curves of a GPU.
+const plots = 2*page.PlotStep + page.TallStep
+
+// small draws a GPU without its jobs.
+func (v *gpuView) small(t *page.Timeline, g *gpuSeries, name string, s *style) {
+	t.Grid(plots)
+	v.curves(t, g, name, "", s)
+}
+
+// curves draws the figures of a GPU, with memory and bookings of the jobs.
 func (v *gpuView) curves(t *page.Timeline, g *gpuSeries, name, booked string, s *style) {
 	var smact, memory, power []page.Point
 	watts := 0.0
@@ -136,12 +189,12 @@ func (v *gpuView) curves(t *page.Timeline, g *gpuSeries, name, booked string, s 
 	size, peak := float64(g.TotalMiB)/1024, float64(g.PeakMiB)/1024
 	t.Plot(page.Plot{Title: name + "SM activity: mean " + rounded(g.SMActPct, " %"), Most: 100, Size: 100,
 		Figure: "100 %", Points: smact})
-	t.Plot(page.Plot{Title: name + "Memory: peak " + usertext.GiB(g.PeakMiB) + "; pale: booked" + booked,
+	t.Plot(page.Plot{Title: name + "Memory: peak " + usertext.GiB(g.PeakMiB) + booked,
 		Most: max(size, peak, page.Top(g.jobs), 1), Size: size, Figure: usertext.GiB(g.TotalMiB), Points: memory,
-		Highest: true, Jobs: g.jobs})
+		Highest: true, Tall: true, Jobs: g.jobs})
 	t.Plot(page.Plot{Title: name + "Power: mean " + rounded(g.Watts, " W"), Most: max(watts, 1), Size: watts,
 		Figure: "highest " + rounded(figure.Measured(watts), " W"), Points: power})
-	t.Strips(3, v.strips(g, s))
+	t.Strips(plots, v.strips(g, s))
 }
 
 // stripsOf is the number of parts of a GPU's time with figures of their own.
@@ -162,14 +215,39 @@ func (v *gpuView) strips(g *gpuSeries, s *style) (list []page.Strip) {
 			usedMiB, k = max(usedMiB, x.UsedMiB), i
 		}
 		from, to := g.Samples[first].At, g.Samples[k].end()
-		list = append(list, page.Strip{From: from, To: to, Title: strings.Join([]string{
+		lines := append([]string{
 			string(s.time.Append(nil, from)) + " to " + string(s.time.Append(nil, to)),
 			"SM activity " + rounded(smact.value(), " %"),
-			"memory " + usertext.GiB(usedMiB) + " of " + usertext.GiB(g.TotalMiB),
 			"power " + rounded(watts.value(), " W"),
-		}, "\n")})
+			"memory " + usertext.GiB(usedMiB) + " of " + usertext.GiB(g.TotalMiB),
+		}, shares(g.jobs, from, to)...)
+		list = append(list, page.Strip{From: from, To: to, Title: strings.Join(lines, "\n")})
 	}
 	return list
+}
+
+// shares tell what each job of a time used and booked.
+func shares(jobs []page.Job, from, to time.Time) (lines []string) {
+	const most = 12
+	for _, j := range jobs {
+		if !j.From.Before(to) || !j.To.After(from) {
+			continue
+		}
+		if len(lines) == most {
+			return append(lines, "and other jobs")
+		}
+		highest, share := 0.0, unknownText
+		for _, p := range j.Used {
+			if p.From.Before(to) && p.To.After(from) {
+				highest = max(highest, p.Value)
+			}
+		}
+		if highest > 0 {
+			share = fmt.Sprintf("%.1f", highest)
+		}
+		lines = append(lines, fmt.Sprintf("job %s: %s of %.1f GiB booked", j.Label, share, j.Booked))
+	}
+	return lines
 }
 
 // mean is a mean of known values, weighted by time.

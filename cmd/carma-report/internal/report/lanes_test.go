@@ -4,9 +4,11 @@ package report
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	"carma/cmd/carma-report/internal/report/page"
 	"carma/db"
 	"carma/db/figure"
 	"carma/db/source"
@@ -96,6 +98,40 @@ func TestLanesOfGPU(t *testing.T) {
 	}
 }
 
+// The memory of a run lies within the run, and less than two samples are no gap. Others' samples are not the run's,
+// nor those of a job of the same number.
+func TestUsed(t *testing.T) {
+	begin := time.Date(2026, 3, 9, 8, 0, 0, 0, time.UTC)
+	a := &db.Attempt{JobID: 7, Restart: 1, UID: 1000, Start: begin, End: begin.Add(time.Minute)}
+	row := func(at, length float64, mib int64) jobMemory {
+		return jobMemory{JobID: 7, Restart: 1, uid: 1000, At: begin.Add(time.Duration(at) * time.Second), LengthS: length,
+			UsedMiB: 1024 * mib}
+	}
+	for name, c := range map[string]struct {
+		rows []jobMemory
+		want string
+	}{
+		"none":           {nil, ""},
+		"whole":          {[]jobMemory{row(0, 60, 1)}, "0-60:1 "},
+		"within the run": {[]jobMemory{row(-5, 70, 1)}, "0-60:1 "},
+		"until the end":  {[]jobMemory{row(0, 10, 1), row(10, 35, 2)}, "0-10:1 10-60:2 "},
+		"has ended":      {[]jobMemory{row(0, 30, 1)}, "0-30:1 "},
+		"a restart":      {[]jobMemory{row(0, 20, 1), row(25, 35, 2)}, "0-25:1 25-60:2 "},
+		"a gap":          {[]jobMemory{row(0, 10, 1), row(35, 25, 2)}, "0-10:1 35-60:2 "},
+		"begun anew":     {[]jobMemory{row(0, 30, 1), row(20, 40, 2)}, "0-20:1 20-60:2 "},
+		"another time":   {[]jobMemory{row(-90, 90, 1), row(60, 10, 1)}, ""},
+	} {
+		got := ""
+		for _, p := range used(a, append(c.rows, jobMemory{JobID: 8, Restart: 1, uid: 1000, At: begin, LengthS: 60},
+			jobMemory{JobID: 7, uid: 1000, At: begin, LengthS: 60}, jobMemory{JobID: 7, Restart: 1, At: begin, LengthS: 60})) {
+			got += fmt.Sprintf("%.0f-%.0f:%.0f ", p.From.Sub(begin).Seconds(), p.To.Sub(begin).Seconds(), p.Value)
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // Each part of the time with samples shows figures, unknown ones as such.
 func TestStrips(t *testing.T) {
 	begin := time.Date(2026, 3, 9, 8, 0, 0, 0, time.UTC)
@@ -104,10 +140,16 @@ func TestStrips(t *testing.T) {
 	sample := func(s int, smact, watts figure.Measured, mib int64) gpuSample {
 		return gpuSample{At: at(s), LengthS: 10, SMActPct: smact, Watts: watts, UsedMiB: mib}
 	}
-	g := &gpuSeries{TotalMiB: 40960, Samples: []gpuSample{sample(0, 20, 100, 1024), sample(10, 40, figure.Unknown, 2048),
-		sample(60, figure.Unknown, 300, 0)}}
-	want := "2026-03-09T08:00:00 to 2026-03-09T08:00:20\nSM activity 30 %\nmemory 2.0 GiB of 40.0 GiB\npower 100 W\n" +
-		"2026-03-09T08:01:00 to 2026-03-09T08:01:10\nSM activity -\nmemory 0.0 GiB of 40.0 GiB\npower 300 W\n"
+	alice := []page.Point{{From: at(0), To: at(10), Value: 1}, {From: at(10), To: at(20), Value: 1.5}}
+	jobs := []page.Job{{Label: "7 alice", From: at(0), To: at(20), Booked: 2, Used: alice},
+		{Label: "8 bob", From: at(60), To: at(80), Booked: 3}}
+	g := &gpuSeries{TotalMiB: 40960, jobs: jobs}
+	g.Samples = []gpuSample{sample(0, 20, 100, 1024), sample(10, 40, figure.Unknown, 2048),
+		sample(60, figure.Unknown, 300, 0)}
+	want := "2026-03-09T08:00:00 to 2026-03-09T08:00:20\nSM activity 30 %\npower 100 W\nmemory 2.0 GiB of 40.0 GiB\n" +
+		"job 7 alice: 1.5 of 2.0 GiB booked\n" +
+		"2026-03-09T08:01:00 to 2026-03-09T08:01:10\nSM activity -\npower 300 W\nmemory 0.0 GiB of 40.0 GiB\n" +
+		"job 8 bob: - of 3.0 GiB booked\n"
 	got := ""
 	for _, s := range v.strips(g, &style{time: slurmtime.Format{Zone: time.UTC}}) {
 		got += s.Title + "\n"

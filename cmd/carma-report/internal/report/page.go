@@ -23,8 +23,8 @@ import (
 type jobPage struct {
 	job      *job
 	attempts []db.Attempt
-	totalMiB int64       // of its first GPU; 0: not known
-	series   []db.Sample // of its first GPU during the run
+	totalMiB int64    // of its first GPU; 0: not known
+	gpus     *gpuView // of all its attempts, while the job was there
 	style    style
 }
 
@@ -46,22 +46,29 @@ func newPage(ctx context.Context, j *job, sources []source.Source, bases []*db.D
 			return nil, unavailable(err)
 		}
 	}
-	for _, d := range bases {
-		meters, err := d.Meters(ctx)
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		for _, m := range meters {
-			if len(j.figures.UUIDs) == 0 || m.UUID != j.figures.UUIDs[0] {
-				continue
-			}
-			p.totalMiB = m.TotalMiB
-			if p.series, err = d.Series(ctx, m.UUID, j.Start, j.End.Add(time.Second)); err != nil {
-				return nil, unavailable(err)
-			}
+	p.attempts = source.InOrder(p.attempts)
+	held := map[string][]*db.Attempt{}
+	for i := range p.attempts {
+		for _, uuid := range p.attempts[i].Total.UUIDs {
+			held[uuid] = append(held[uuid], &p.attempts[i])
 		}
 	}
-	p.attempts = source.InOrder(p.attempts)
+	var err error
+	if p.gpus, err = newGPUView(ctx, bases, j.Start, j.End.Add(time.Second), held); err != nil {
+		return nil, err
+	}
+	p.gpus.To = j.End
+	for _, g := range p.gpus.GPUs {
+		if len(j.figures.UUIDs) > 0 && g.UUID == j.figures.UUIDs[0] {
+			p.totalMiB = g.TotalMiB
+		}
+		for _, a := range held[g.UUID] {
+			l := lane(a, j.id(), &p.style)
+			l.Used = used(a, g.Memory)
+			g.jobs = append(g.jobs, l)
+		}
+	}
+	p.gpus.paint()
 	if p.totalMiB == 0 && j.Mode == jobenv.ModeExclusive {
 		p.totalMiB = j.ReserveMiB // all of the GPU
 	}

@@ -170,7 +170,7 @@ func (r *Report) gpus(ctx context.Context, out io.Writer) error {
 	if to.IsZero() {
 		to = r.style.time.Now
 	}
-	v, err := newGPUView(ctx, r.bases, r.sel.From, to)
+	v, err := newGPUView(ctx, r.bases, r.sel.From, to, nil)
 	drawn := r.options.HTML || r.options.SVG
 	if err == nil && drawn {
 		err = v.addJobs(ctx, r.sources, r.sel, &r.style)

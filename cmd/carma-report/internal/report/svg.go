@@ -5,18 +5,28 @@ package report
 import (
 	"fmt"
 	"io"
-	"slices"
 
 	"carma/cmd/carma-report/internal/report/page"
 	"carma/slurmbridge/usertext"
 )
 
 // svg draws memory, SM activity and power of a job.
-func (p *jobPage) svg(w io.Writer) error { return p.draw().File(w, "job "+p.job.id()) }
+func (p *jobPage) svg(w io.Writer) error {
+	d := p.timeline(page.Width, 4*page.BarStep+8)
+	p.bars(d.Drawing)
+	for _, g := range p.gpus.GPUs {
+		p.gpus.small(d, g, fmt.Sprintf("%s GPU %d: ", g.Node, g.Index), &p.style)
+	}
+	return d.File(w, "job "+p.job.id())
+}
 
-func (p *jobPage) draw() *page.Drawing {
+func (p *jobPage) timeline(width, height int) *page.Timeline {
+	return page.NewTimeline(p.job.Start.In(p.style.time.Zone), p.job.End.In(p.style.time.Zone), width, height)
+}
+
+// bars draws the figures of the whole run.
+func (p *jobPage) bars(d *page.Drawing) {
 	j := p.job
-	d := page.NewTimeline(j.Start.In(p.style.time.Zone), j.End.In(p.style.time.Zone), page.Width, 4*page.BarStep+8)
 	memory := func(label string, v int64, alarm bool) page.Bar {
 		b := page.Bar{Label: label, Figure: unknownText, Back: float64(p.totalMiB), Alarm: alarm}
 		if v > 0 {
@@ -31,24 +41,6 @@ func (p *jobPage) draw() *page.Drawing {
 		smact.Value, smact.Figure = float64(m), fmt.Sprintf("%.0f %%", float64(m))
 	}
 	d.Bars(4+3*page.BarStep, []page.Bar{smact})
-	if len(p.series) == 0 {
-		return d.Drawing
-	}
-	v := &gpuView{From: j.Start, To: j.End}
-	g := &gpuSeries{TotalMiB: p.totalMiB}
-	g.take(p.series)
-	for i := range p.attempts {
-		if a := &p.attempts[i]; slices.Contains(a.Total.UUIDs, j.figures.UUIDs[0]) {
-			g.jobs = append(g.jobs, lane(a, j.id(), &p.style))
-		}
-	}
-	name := "Its GPU: "
-	if len(j.figures.UUIDs) > 1 {
-		name = "Its first GPU: "
-	}
-	d.Grid(3 * page.PlotStep)
-	v.curves(d, g, name, "", &p.style)
-	return d.Drawing
 }
 
 // svg draws the memory of some jobs: booked behind, peak before.

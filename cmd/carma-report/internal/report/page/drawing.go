@@ -22,16 +22,20 @@ type Drawing struct {
 const colours = `.d-text{fill:#222;font:13px sans-serif}.d-axis{stroke:#999;stroke-width:1}` +
 	`.d-a{fill:#3b6fb6}.d-b{fill:#c9d7ea}.d-c{fill:#d9822b}.d-line{fill:none;stroke:#3b6fb6;stroke-width:1.5;` +
 	`vector-effect:non-scaling-stroke}.d-grid{stroke:#eee}.d-size{stroke:#555;stroke-dasharray:2 3}` +
-	`.d-book{fill:#dfe8f4;stroke:#a9bedb;vector-effect:non-scaling-stroke}.d-job{fill:#c9d7ea;stroke:#3b6fb6}` +
-	`.d-bad{fill:#f7dfc6;stroke:#a85a10;stroke-width:2;stroke-dasharray:4 2}.d-mark{font-weight:bold}` +
+	`.d-book{fill:#e9e9e4}.d-sum{fill:none;stroke:#77776f;stroke-dasharray:5 3;vector-effect:non-scaling-stroke}` +
+	`.d-all{fill:none;stroke:#222;stroke-width:1.2;vector-effect:non-scaling-stroke}` +
+	`.d-j1{fill:#9ecae9}.d-j2{fill:#ffbf79}.d-j3{fill:#9bd48e}.d-j4{fill:#d9b3d6}.d-j5{fill:#f0d264}.d-j6{fill:#7fc4bc}` +
+	`.d-j7{fill:#ffa8a0}.d-j8{fill:#cdb59f}.d-bad{stroke:#a8320f;stroke-width:2;stroke-dasharray:4 2}` +
+	`.d-mark{font-weight:bold}` +
 	`.d-at{fill:transparent}.d-at:hover{fill:#8883}` +
 	`@media(max-width:699px){.d-w1{display:none}}@media(max-width:1099px){.d-w2{display:none}}` +
 	`@media(max-width:1264px){.d-w3{display:none}}` +
 	`@media(min-width:700px){.d-few{display:none}}` +
-	`@media(prefers-color-scheme:dark){.d-text{fill:#ddd}.d-axis{stroke:#666}` +
+	`@media screen and (prefers-color-scheme:dark){.d-text{fill:#ddd}.d-axis{stroke:#666}` +
 	`.d-a{fill:#6c9fe0}.d-b{fill:#34465f}.d-c{fill:#e39a4f}.d-line{stroke:#6c9fe0}` +
-	`.d-grid{stroke:#2a313a}.d-size{stroke:#aaa}.d-book{fill:#26344a;stroke:#4a6286}` +
-	`.d-job{fill:#34465f;stroke:#6c9fe0}.d-bad{fill:#54371c;stroke:#e39a4f}}`
+	`.d-grid{stroke:#2a313a}.d-size{stroke:#aaa}.d-book{fill:#2b2f33}.d-sum{stroke:#96968c}.d-all{stroke:#eee}` +
+	`.d-j1{fill:#2f618c}.d-j2{fill:#94590f}.d-j3{fill:#39752d}.d-j4{fill:#7a4a78}.d-j5{fill:#7d6a10}.d-j6{fill:#236a63}` +
+	`.d-j7{fill:#96433d}.d-j8{fill:#6b5340}.d-bad{stroke:#ff8a5c}}`
 
 // New is an empty drawing.
 func New(width, height int) *Drawing { return &Drawing{width: width, height: height} }
@@ -47,7 +51,7 @@ func (d *Drawing) text(x, y float64, anchor, s string) {
 
 // Inline is the Drawing as a part of a page.
 func (d *Drawing) Inline(title string) string {
-	if d.width == ofPage {
+	if d.width <= ofPage {
 		const element = `<svg class="time" style="height:%dpx" role="img" xmlns="http://www.w3.org/2000/svg">` +
 			`<title>%s</title>%s</svg>`
 		return fmt.Sprintf(element, d.height, html.EscapeString(title), d.String())

@@ -28,11 +28,19 @@ type Document struct {
 type Section struct {
 	Title   string
 	Text    []string
+	Keys    []Key
 	Drawing template.HTML
+	Parts   []template.HTML // drawings side by side where there is room
 	Columns []texttable.Column
 	Rows    [][]string
 	Wrap    bool // texts in the table may take several lines
 	Notes   []template.HTML
+}
+
+// Key is one line of a legend: a class of the drawings.
+type Key struct {
+	Class, Text string
+	Line        bool // otherwise an area
 }
 
 // Write writes the page.

@@ -68,39 +68,95 @@ type edge struct {
 	low, high float64
 }
 
-// stack puts the bookings of jobs on top of each other, at each time of the jobs that ran then.
-func stack(jobs []Job) [][]edge {
-	var times []time.Time
-	for _, j := range jobs {
-		times = append(times, j.From, j.To)
+// moments are the times at which the points of any list begin or end.
+func moments(lists [][]Point) (times []time.Time) {
+	for _, points := range lists {
+		for _, p := range points {
+			times = append(times, p.From, p.To)
+		}
 	}
 	slices.SortFunc(times, time.Time.Compare)
-	times = slices.CompactFunc(times, time.Time.Equal)
-	bands := make([][]edge, len(jobs))
-	for i := 1; i < len(times); i++ {
-		from, to, height := times[i-1], times[i], 0.0
-		for k, j := range jobs {
-			if j.Booked <= 0 || j.From.After(from) || j.To.Before(to) {
-				continue
-			}
-			band, low := bands[k], height
-			height += j.Booked
-			if n := len(band); n > 0 && band[n-1].low == low {
-				band[n-1].to = to
-				continue
-			}
-			bands[k] = append(band, edge{from, to, low, height})
-		}
-	}
-	return slices.DeleteFunc(bands, func(b []edge) bool { return len(b) == 0 })
+	return slices.CompactFunc(times, time.Time.Equal)
 }
 
-// Top is how high the stack of bookings becomes.
-func Top(jobs []Job) (top float64) {
-	for _, band := range stack(jobs) {
-		for _, e := range band {
-			top = max(top, e.high)
+// stack puts lists of points on top of each other: a band for each list, with a gap where the list has one.
+func stack(lists [][]Point) [][]edge {
+	times, bands, next := moments(lists), make([][]edge, len(lists)), make([]int, len(lists))
+	for i := 1; i < len(times); i++ {
+		from, to, height := times[i-1], times[i], 0.0
+		for k, points := range lists {
+			for next[k] < len(points) && !points[next[k]].To.After(from) {
+				next[k]++
+			}
+			if next[k] == len(points) || points[next[k]].From.After(from) || !(points[next[k]].Value > 0) {
+				continue
+			}
+			low := height
+			height += points[next[k]].Value
+			if n := len(bands[k]); n > 0 && bands[k][n-1] == (edge{bands[k][n-1].from, from, low, height}) {
+				bands[k][n-1].to = to
+				continue
+			}
+			bands[k] = append(bands[k], edge{from, to, low, height})
 		}
+	}
+	return bands
+}
+
+// outline draws a band.
+func outline(band []edge, x func(time.Time) float64, y func(float64) float64) string {
+	var path strings.Builder
+	for len(band) > 0 {
+		n := 1
+		for n < len(band) && band[n].from.Equal(band[n-1].to) {
+			n++
+		}
+		word := "M"
+		for _, e := range band[:n] {
+			fmt.Fprintf(&path, "%s%.1f %.1fH%.1f", word, x(e.from), y(e.high), x(e.to))
+			word = "L"
+		}
+		for _, e := range slices.Backward(band[:n]) {
+			fmt.Fprintf(&path, "L%.1f %.1fH%.1f", x(e.to), y(e.low), x(e.from))
+		}
+		path.WriteByte('Z')
+		band = band[n:]
+	}
+	return path.String()
+}
+
+// booked is the sum of the bookings of the jobs that ran at a time.
+func booked(jobs []Job) (sum []Point) {
+	var lists [][]Point
+	for _, j := range jobs {
+		lists = append(lists, []Point{{j.From, j.To, j.Booked}})
+	}
+	times, next := moments(lists), 0
+	var open []Job
+	byStart := slices.SortedStableFunc(slices.Values(jobs), func(a, b Job) int { return a.From.Compare(b.From) })
+	for i := 1; i < len(times); i++ {
+		from, to, total := times[i-1], times[i], 0.0
+		for next < len(byStart) && !byStart[next].From.After(from) {
+			open = append(open, byStart[next])
+			next++
+		}
+		open = slices.DeleteFunc(open, func(j Job) bool { return !j.To.After(from) })
+		for _, j := range open {
+			total += j.Booked
+		}
+		if n := len(sum); n > 0 && sum[n-1].Value == total && sum[n-1].To.Equal(from) {
+			sum[n-1].To = to
+		} else if total > 0 {
+			sum = append(sum, Point{from, to, total})
+		}
+	}
+	return sum
+}
+
+// Top is how high the bookings together become.
+func Top(jobs []Job) (top float64) {
+	for _, p := range booked(jobs) {
+		top = max(top, p.Value)
 	}
 	return top
 }

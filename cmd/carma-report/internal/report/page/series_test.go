@@ -50,26 +50,68 @@ func TestThin(t *testing.T) {
 }
 
 func TestStack(t *testing.T) {
+	p := func(from, to, value float64) Point { return Point{after(from), after(to), value} }
+	for name, c := range map[string]struct {
+		lists [][]Point
+		want  string
+	}{
+		"none":             {nil, ""},
+		"alone":            {[][]Point{{p(0, 10, 4)}}, "0-10:0-4 | "},
+		"on each other":    {[][]Point{{p(0, 10, 4)}, {p(5, 15, 2)}}, "0-10:0-4 | 5-10:4-6 10-15:0-2 | "},
+		"after each other": {[][]Point{{p(0, 10, 4)}, {p(10, 15, 2)}}, "0-10:0-4 | 10-15:0-2 | "},
+		"nothing used":     {[][]Point{{p(0, 10, 0)}, {p(5, 15, 2)}}, " | 5-15:0-2 | "},
+		"nothing known":    {[][]Point{{p(0, 10, math.NaN())}, {p(5, 15, 2)}}, " | 5-15:0-2 | "},
+		"no time":          {[][]Point{{p(5, 5, 4)}, {p(0, 15, 2)}}, " | 0-15:0-2 | "},
+		"changing":         {[][]Point{{p(0, 5, 1), p(5, 9, 2)}, {p(0, 9, 1)}}, "0-5:0-1 5-9:0-2 | 0-5:1-2 5-9:2-3 | "},
+		"a gap": {[][]Point{{p(0, 5, 1), p(7, 9, 1)}, {p(0, 9, 1)}},
+			"0-5:0-1 7-9:0-1 | 0-5:1-2 5-7:0-1 7-9:1-2 | "},
+		"unchanged": {[][]Point{{p(0, 5, 1), p(5, 9, 1)}}, "0-9:0-1 | "},
+	} {
+		got := ""
+		for _, band := range stack(c.lists) {
+			for _, e := range band {
+				got += fmt.Sprintf("%.0f-%.0f:%.0f-%.0f ", e.from.Sub(began).Seconds(), e.to.Sub(began).Seconds(), e.low, e.high)
+			}
+			if len(band) == 0 {
+				got += " "
+			}
+			got += "| "
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A band is a shape for each time without a gap.
+func TestOutline(t *testing.T) {
+	x := func(at time.Time) float64 { return at.Sub(began).Seconds() }
+	y := func(v float64) float64 { return 10 - v }
+	band := []edge{{after(0), after(5), 0, 1}, {after(5), after(9), 1, 2}, {after(20), after(21), 0, 3}}
+	const want = "M0.0 9.0H5.0L5.0 8.0H9.0L9.0 9.0H5.0L5.0 10.0H0.0ZM20.0 7.0H21.0L21.0 10.0H20.0Z"
+	if got := outline(band, x, y); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestBooked(t *testing.T) {
 	job := func(from, to, booked float64) Job { return Job{From: after(from), To: after(to), Booked: booked} }
 	for name, c := range map[string]struct {
 		jobs []Job
 		want string
 		top  float64
 	}{
-		"none":             {nil, "", 0},
-		"alone":            {[]Job{job(0, 10, 4)}, "0-10:0-4 | ", 4},
-		"on each other":    {[]Job{job(0, 10, 4), job(5, 15, 2)}, "0-10:0-4 | 5-10:4-6 10-15:0-2 | ", 6},
-		"after each other": {[]Job{job(0, 10, 4), job(10, 15, 2)}, "0-10:0-4 | 10-15:0-2 | ", 4},
-		"nothing booked":   {[]Job{job(0, 10, 0), job(5, 15, 2)}, "5-15:0-2 | ", 2},
-		"no time":          {[]Job{job(5, 5, 4), job(0, 15, 2)}, "0-15:0-2 | ", 2},
-		"the same":         {[]Job{job(0, 5, 1), job(0, 5, 1)}, "0-5:0-1 | 0-5:1-2 | ", 2},
+		"none":           {nil, "", 0},
+		"together":       {[]Job{job(5, 15, 2), job(0, 10, 4)}, "0-5:4 5-10:6 10-15:2 ", 6},
+		"the same":       {[]Job{job(0, 5, 1), job(0, 5, 1)}, "0-5:2 ", 2},
+		"in turn":        {[]Job{job(0, 5, 1), job(5, 9, 1)}, "0-9:1 ", 1},
+		"a gap":          {[]Job{job(0, 5, 1), job(6, 9, 1)}, "0-5:1 6-9:1 ", 1},
+		"nothing booked": {[]Job{job(0, 10, 0), job(5, 15, 2)}, "5-15:2 ", 2},
+		"no time":        {[]Job{job(5, 5, 4), job(0, 15, 2)}, "0-15:2 ", 2},
 	} {
 		got := ""
-		for _, band := range stack(c.jobs) {
-			for _, e := range band {
-				got += fmt.Sprintf("%.0f-%.0f:%.0f-%.0f ", e.from.Sub(began).Seconds(), e.to.Sub(began).Seconds(), e.low, e.high)
-			}
-			got += "| "
+		for _, p := range booked(c.jobs) {
+			got += fmt.Sprintf("%.0f-%.0f:%.0f ", p.From.Sub(began).Seconds(), p.To.Sub(began).Seconds(), p.Value)
 		}
 		if top := Top(c.jobs); got != c.want || top != c.top {
 			t.Errorf("%s: %q up to %v, want %q up to %v", name, got, top, c.want, c.top)

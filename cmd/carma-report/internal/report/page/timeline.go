@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -20,26 +19,31 @@ type Timeline struct {
 	top      int
 }
 
-// Heights in a Timeline: of a plot, and of the rows of jobs and their title.
+// Heights in a Timeline: of a plot, of a tall one, and of the rows of jobs and their title.
 const (
 	PlotStep = titleHeight + plotHeight
+	TallStep = titleHeight + tallHeight
 	RowStep  = 18
 )
 
 const (
 	titleHeight = 18
 	plotHeight  = 60
+	tallHeight  = 110
 	axisHeight  = 30
 )
 
-// ofPage is the width of a Drawing as wide as the page.
-const ofPage = 0
+// ofPage is the width of a Drawing as wide as the page, and Part that of one of several side by side.
+const (
+	ofPage = 0
+	Part   = -1
+)
 
 // columns is the width of a plot in its own units; no screen has many more pixels.
 const columns = 1000
 
 // NewTimeline is an empty Timeline that begins at a height; without a width the Timeline is as
-// wide as the page.
+// wide as the page, with Part as a column of a page.
 func NewTimeline(from, to time.Time, width, height int) *Timeline {
 	return &Timeline{Drawing: New(width, height), from: from, to: to}
 }
@@ -93,12 +97,15 @@ func (t *Timeline) Grid(height int) {
 			t.label("d-text "+class, anchor, x, t.height-axisHeight+18, k.text)
 		}
 	}
-	if t.width != ofPage {
+	switch t.width {
+	case ofPage:
+		draw("d-few", 5)
+		draw("d-w1", 12)
+	case Part:
+		draw("", 5)
+	default:
 		draw("", t.width/80)
-		return
 	}
-	draw("d-few", 5)
-	draw("d-w1", 12)
 }
 
 // Plot is a figure over time.
@@ -109,40 +116,57 @@ type Plot struct {
 	Figure  string  // of the line
 	Points  []Point
 	Highest bool // many samples in a pixel show the highest; otherwise the mean
+	Tall    bool
 	Jobs    []Job
 }
 
-// Plot draws a figure, and behind the figure the bookings of jobs.
+// Plot draws a figure, and behind the figure what jobs have of it, on top of each other, and their bookings.
 func (t *Timeline) Plot(p Plot) {
 	t.top += titleHeight
-	y := func(v float64) float64 { return plotHeight * (1 - min(max(v/p.Most, 0), 1)) }
+	height := plotHeight
+	if p.Tall {
+		height = tallHeight
+	}
+	y := func(v float64) float64 { return float64(height) * (1 - min(max(v/p.Most, 0), 1)) }
 	x := func(at time.Time) float64 { return columns * t.part(at) }
 	t.label("d-text", "start", 0, t.top-4, p.Title)
 	const plot = `<svg y="%d" width="100%%" height="%d" viewBox="0 0 %d %d" preserveAspectRatio="none" ` +
 		`overflow="visible">`
-	fmt.Fprintf(t, plot, t.top, plotHeight, columns, plotHeight)
-	for _, edges := range stack(p.Jobs) {
-		var above, below strings.Builder
-		word := [...]string{"M", "L"}
-		for i, e := range edges {
-			fmt.Fprintf(&above, "%s%.1f %.1fH%.1f", word[min(i, 1)], x(e.from), y(e.high), x(e.to))
-		}
-		for _, e := range slices.Backward(edges) {
-			fmt.Fprintf(&below, "L%.1f %.1fH%.1f", x(e.to), y(e.low), x(e.from))
-		}
-		fmt.Fprintf(t, `<path class="d-book" d="%s%sZ"/>`, above.String(), below.String())
+	fmt.Fprintf(t, plot, t.top, height, columns, height)
+	const curve = `<path class="%s" d="%s"/>`
+	step, line := t.to.Sub(t.from)/columns, "d-line"
+	var sum []edge
+	for _, b := range booked(p.Jobs) {
+		sum = append(sum, edge{b.From, b.To, 0, b.Value})
 	}
-	if line := path(thin(p.Points, t.to.Sub(t.from)/columns, p.Highest), x, y); line != "" {
-		fmt.Fprintf(t, `<path class="d-line" d="%s"/>`, line)
+	bookings := outline(sum, x, y)
+	if bookings != "" {
+		fmt.Fprintf(t, curve, "d-book", bookings)
+	}
+	var used [][]Point
+	for _, j := range p.Jobs {
+		used = append(used, thin(j.Used, step, true))
+	}
+	for i, band := range stack(used) {
+		if len(band) > 0 {
+			fmt.Fprintf(t, curve, p.Jobs[i].class(), outline(band, x, y))
+		}
+	}
+	if bookings != "" {
+		fmt.Fprintf(t, curve, "d-sum", bookings)
+		line = "d-all" // can be seen before any colour
+	}
+	if d := path(thin(p.Points, step, p.Highest), x, y); d != "" {
+		fmt.Fprintf(t, curve, line, d)
 	}
 	t.WriteString("</svg>")
-	t.rule("d-axis", float64(t.top+plotHeight))
+	t.rule("d-axis", float64(t.top+height))
 	if p.Size > 0 {
 		at := float64(t.top) + y(p.Size)
 		t.rule("d-size", at)
 		t.label("d-text", "end", 1, int(at)-4, p.Figure)
 	}
-	t.top += plotHeight
+	t.top += height
 }
 
 // Strip is a part of the time, with the figures to show under the pointer.
@@ -151,9 +175,9 @@ type Strip struct {
 	Title    string
 }
 
-// Strips lays strips over the last plots.
-func (t *Timeline) Strips(plots int, strips []Strip) {
-	height := plots*PlotStep - titleHeight
+// Strips lays strips over the last plots, which have a height with their titles.
+func (t *Timeline) Strips(height int, strips []Strip) {
+	height -= titleHeight
 	const element = `<rect class="d-at" x="%.2f%%" y="%d" width="%.2f%%" height="%d"><title>%s</title></rect>`
 	for _, s := range strips {
 		from, to := t.part(s.From), t.part(s.To)
@@ -165,12 +189,51 @@ func (t *Timeline) Strips(plots int, strips []Strip) {
 type Job struct {
 	From, To    time.Time
 	Booked      float64
+	Used        []Point // without overlaps
 	Label       string
 	Mark        string // beside the bar of a failed run; empty: none
 	Title       string // shown where the pointer is
 	low, high   float64
 	begin, stop float64
-	row         int
+	row, colour int
+}
+
+// colours of jobs are the classes d-j1 to d-j8.
+const jobColours = 8
+
+func (j *Job) class() string { return fmt.Sprintf("d-j%d", j.colour+1) }
+
+// Paint gives each job a colour, by its label the same on all GPUs. No job has the colour of one beside which the
+// job ran on the GPU where the job comes first, as far as there are colours.
+func Paint(gpus ...[]Job) {
+	known, next := map[string]int{}, 0
+	for _, jobs := range gpus {
+		painted := make([]bool, len(jobs))
+		for i := range jobs {
+			jobs[i].colour, painted[i] = known[jobs[i].Label]
+		}
+		for i := range jobs {
+			j := &jobs[i]
+			if colour, ok := known[j.Label]; ok { // of another GPU, or of an earlier run
+				j.colour, painted[i] = colour, true
+				continue
+			}
+			var taken [jobColours]bool
+			for k, other := range jobs {
+				if painted[k] && other.From.Before(j.To) && j.From.Before(other.To) {
+					taken[other.colour] = true
+				}
+			}
+			j.colour = next % jobColours
+			for k := range jobColours {
+				if colour := (next + k) % jobColours; !taken[colour] {
+					j.colour = colour
+					break
+				}
+			}
+			known[j.Label], painted[i], next = j.colour, true, j.colour+1
+		}
+	}
 }
 
 // Lanes draws the runs of jobs as bars, in the rows of Pack.
@@ -178,9 +241,9 @@ func (t *Timeline) Lanes(title string, jobs []Job) {
 	t.label("d-text", "start", 0, t.top+RowStep-4, title)
 	t.top += RowStep
 	for _, j := range jobs {
-		top, class := t.top+j.row*RowStep, "d-job"
+		top, class := t.top+j.row*RowStep, j.class()
 		if j.Mark != "" {
-			class = "d-bad"
+			class += " d-bad"
 		}
 		fmt.Fprintf(t, `<g><title>%s</title><rect class="%s" x="%.2f%%" y="%d" width="%.2f%%" height="%d"/>`,
 			html.EscapeString(j.Title), class, 100*j.begin, top+1, 100*(j.stop-j.begin), RowStep-3)

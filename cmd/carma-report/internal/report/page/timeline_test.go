@@ -58,6 +58,40 @@ func TestPack(t *testing.T) {
 	}
 }
 
+// A job has one colour on all GPUs, and none that a job beside it has.
+func TestPaint(t *testing.T) {
+	job := func(label string, from, to float64) Job { return Job{Label: label, From: after(from), To: after(to)} }
+	many := func(n int) (jobs []Job) {
+		for i := range n {
+			jobs = append(jobs, job(fmt.Sprint(i), 0, 10))
+		}
+		return jobs
+	}
+	for name, c := range map[string]struct {
+		gpus [][]Job
+		want string
+	}{
+		"in turn":      {[][]Job{{job("a", 0, 1), job("b", 1, 2), job("c", 2, 3)}}, "0 1 2 | "},
+		"runs":         {[][]Job{{job("a", 0, 1), job("b", 0, 9), job("a", 2, 3)}}, "0 1 0 | "},
+		"two GPUs":     {[][]Job{{job("a", 0, 1), job("b", 1, 2)}, {job("c", 0, 1), job("b", 1, 2)}}, "0 1 | 2 1 | "},
+		"a long job":   {[][]Job{append([]Job{job("long", 0, 99)}, many(9)[:8]...)}, "0 1 2 3 4 5 6 7 0 | "},
+		"beside":       {[][]Job{many(7), {job("7", 0, 9)}, {job("x", 0, 9), job("1", 0, 9)}}, "0 1 2 3 4 5 6 | 7 | 0 1 | "},
+		"beside known": {[][]Job{many(8), {job("x", 0, 9), job("0", 0, 9)}}, "0 1 2 3 4 5 6 7 | 1 0 | "},
+	} {
+		Paint(c.gpus...)
+		got := ""
+		for _, jobs := range c.gpus {
+			for _, j := range jobs {
+				got += fmt.Sprint(j.colour, " ")
+			}
+			got += "| "
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
 // A label is shown from the width on at which its bar has room, or never.
 func TestLabelsFit(t *testing.T) {
 	for _, c := range []struct {
