@@ -205,6 +205,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlin
 	@$(GO) vet -tags 'integration situations forecast' ./contrib/devcluster
 	@$(GO) vet -tags 'integration containers' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
+	@$(GO) vet -tags pages ./cmd/carma-report
 	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
 	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...

@@ -33,7 +33,7 @@ list() {
 	test-abuse       @test-integration strace
 	test-soak        @cluster
 	bench-scale      @cluster
-	bench-pages      chromium fonts-dejavu-core
+	test-pages       chromium fonts-dejavu-core
 	test-packages    @test-arm64 rpm
 	release          debootstrap
 	test-surroundings debootstrap locales

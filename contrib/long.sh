@@ -76,6 +76,14 @@ test-cgroup2) ## tests on a live Slurm that cgroup v2 matters to; RUN=
 	contrib/cgroup2/run.sh "^(${RUN:-$run})\$"
 	;;
 
+# Their pictures and prints, to look at, are in build/pages then.
+test-pages) ## the HTML pages in Chromium, by their parts: 400 and 1600 pixels, dark, light and on paper
+	deps
+	rm -rf build/pages
+	mkdir -p build/pages
+	CARMA_PAGES=$PWD/build/pages "$GO" test -tags pages -count=1 -timeout 60m -v -run '^Test(FaultsOf)?Pages$' ./cmd/carma-report
+	;;
+
 test-situations) ## docs/situations.md: those that take longer than 20 s; RUN=
 	deps
 	build all build/progress
@@ -232,24 +240,6 @@ test-ansible) ## the Ansible role on the same machines; DEBIAN=
 
 bench-go) ## Go's benchmarks
 	"$GO" test -run '^$' -bench . ./...
-	;;
-
-# Chromium draws; nothing is judged but that a picture comes. 0 is the dark scheme, 1 the light one.
-bench-pages) ## the golden HTML pages as pictures in build/pages: 400 and 1600 pixels, dark and light
-	deps
-	rm -rf build/pages
-	mkdir -p build/pages
-	for page in cmd/*/testdata/*.html; do
-		for width in 400 1600; do
-			for scheme in 0 1; do
-				picture=build/pages/$(basename "$page" .html)-$width-$scheme.png
-				chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=$width,1400 \
-					--blink-settings=preferredColorScheme=$scheme --screenshot="$picture" "file://$PWD/$page" 2>/dev/null
-				[ -s "$picture" ] || { echo "long: no picture of $page" >&2; exit 1; }
-				echo "$picture"
-			done
-		done
-	done
 	;;
 
 # TRACES names a folder of traces by contrib/bench/estimator/timm_traces.py.
