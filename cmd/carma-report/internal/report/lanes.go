@@ -80,12 +80,19 @@ func (v *gpuView) paint() {
 // and the last sample of a run may come after the copy that users read.
 const lost = 20 * time.Second
 
-// used is the memory of a run, in GiB, from its beginning to its end.
+// used is the memory of a run, in GiB, from its beginning to its end. A run's first sample begins before the run,
+// by the length of a sample at most; the memory of all jobs is in order of time.
 func used(a *db.Attempt, memory []jobMemory) (list []page.Point) {
-	for _, m := range memory {
+	first, _ := slices.BinarySearchFunc(memory, a.Start.Add(-lost), func(m jobMemory, at time.Time) int {
+		return m.At.Compare(at)
+	})
+	for _, m := range memory[first:] {
 		p := page.Point{From: m.At, To: m.At.Add(time.Duration(m.LengthS * float64(time.Second))),
 			Value: float64(m.UsedMiB) / 1024}
-		if m.JobID != a.JobID || m.Restart != a.Restart || m.uid != a.UID || !p.To.After(a.Start) || !p.From.Before(a.End) {
+		if !p.From.Before(a.End) {
+			break
+		}
+		if m.JobID != a.JobID || m.Restart != a.Restart || m.uid != a.UID || !p.To.After(a.Start) {
 			continue
 		}
 		if n := len(list); n > 0 && p.From.Sub(list[n-1].To) <= lost { // or begun anew by another agent

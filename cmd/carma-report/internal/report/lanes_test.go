@@ -5,6 +5,7 @@ package report
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -122,8 +123,10 @@ func TestUsed(t *testing.T) {
 		"another time":   {[]jobMemory{row(-90, 90, 1), row(60, 10, 1)}, ""},
 	} {
 		got := ""
-		for _, p := range used(a, append(c.rows, jobMemory{JobID: 8, Restart: 1, uid: 1000, At: begin, LengthS: 60},
-			jobMemory{JobID: 7, uid: 1000, At: begin, LengthS: 60}, jobMemory{JobID: 7, Restart: 1, At: begin, LengthS: 60})) {
+		rows := append(c.rows, jobMemory{JobID: 8, Restart: 1, uid: 1000, At: begin, LengthS: 60},
+			jobMemory{JobID: 7, uid: 1000, At: begin, LengthS: 60}, jobMemory{JobID: 7, Restart: 1, At: begin, LengthS: 60})
+		slices.SortStableFunc(rows, func(a, b jobMemory) int { return a.At.Compare(b.At) })
+		for _, p := range used(a, rows) {
 			got += fmt.Sprintf("%.0f-%.0f:%.0f ", p.From.Sub(begin).Seconds(), p.To.Sub(begin).Seconds(), p.Value)
 		}
 		if got != c.want {
