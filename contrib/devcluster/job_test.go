@@ -73,10 +73,10 @@ func TestShareAndWait(t *testing.T) {
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment. One that is told no counts may start
-	// the job, whose Prolog returns it.
+	// the job, whose Prolog returns the job.
 	waiting := `^PENDING (Constraints|Resources|Priority|None|InvalidAccount)`
 	if !c.publishes() {
-		waiting += `|^PENDING (BeginTime|Prolog)|^RUNNING Prolog$`
+		waiting += `|^PENDING (BeginTime|Prolog)|^(RUNNING|COMPLETING) Prolog$`
 	}
 	for range 30 {
 		if got := c.job(waits, "%T %r"); !regexp.MustCompile(waiting).MatchString(got) {
