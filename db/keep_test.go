@@ -61,8 +61,8 @@ func TestThinKeepsEnergy(t *testing.T) {
 	}
 }
 
-// The memory of a job that goes on grows in place, and old rows of one that changes become fewer, with the same
-// beginning, end and peak.
+// The memory of a job that goes on grows in place, and old rows of a job whose memory changes become fewer, with the
+// same beginning, end and peak.
 func TestSamplesOfJobs(t *testing.T) {
 	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)

@@ -90,7 +90,7 @@ func (p *published) jobs(name string) (ids []uint32) {
 	return ids
 }
 
-// expectMemory tells of which users a copy has the memory of jobs.
+// expectMemory requires the users whose jobs' memory a copy has.
 func (p *published) expectMemory(name string, want ...uint32) {
 	p.Helper()
 	d, err := open(reader, filepath.Join(p.dir(), name), immutable)

@@ -51,8 +51,8 @@ type Meter struct {
 	FloorWatts figure.Measured // power with nobody on the GPU
 }
 
-// AddSamples writes samples and the state of the meters. An existing sample is replaced; one of a
-// job grows.
+// AddSamples writes samples and the state of the meters. An existing sample is replaced; a sample of
+// a job grows.
 func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		for _, s := range samples {
@@ -137,8 +137,8 @@ var ages = []struct {
 	after, length time.Duration
 }{{24 * time.Hour, time.Minute}, {7 * 24 * time.Hour, 10 * time.Minute}}
 
-// Thin puts old samples together to longer ones. Energy stays the same. Those of jobs keep where they
-// begin and end.
+// Thin puts old samples together to longer ones. Energy stays the same. Samples of jobs keep beginning
+// and end.
 func (d *DB) Thin(ctx context.Context, now time.Time) error {
 	for _, a := range ages {
 		length := int64(a.length.Seconds())

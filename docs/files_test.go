@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestFiles: the files that the tables of architecture.md name are there, each in the package of its row; those that
+// TestFiles: the files that the tables of architecture.md name are in the package of the row, and the files that
 // recipes.md names are somewhere.
 func TestFiles(t *testing.T) {
 	page, err := os.ReadFile("architecture.md")

@@ -157,8 +157,8 @@ func (ep *epilog) countFailure(ctx context.Context, v verdict) {
 	}
 }
 
-// closeForNobody closes GPUs on which jobs fail of users whose word has no more weight, if nobody waits but these
-// users: else two users who lie together would keep GPUs from the others. Without an answer the GPUs stay open.
+// closeForNobody closes GPUs on which jobs fail of users whose word has no more weight, if no other user waits: two
+// users who lie together would keep GPUs from the others. Without an answer the GPUs stay open.
 func (ep *epilog) closeForNobody(ctx context.Context, uuids []string) (closed []string) {
 	if len(uuids) == 0 {
 		return nil

@@ -782,8 +782,8 @@ func (c *counting) JobEnded(_ context.Context, _, _ uint32, uuids []string, fail
 	return nil, nil, nil
 }
 
-// Jobs of two users that fail on a GPU close it, through Prologs and Epilogs: once a day, and again where nobody waits
-// but users whose jobs have failed there.
+// Jobs of two users that fail on a GPU close the GPU, through Prologs and Epilogs: once a day, and again where nobody
+// waits but users whose jobs have failed on the GPU.
 func TestEpilogClosesAGPU(t *testing.T) {
 	waits := func(uid uint32, change func(*schedule.Job)) schedule.Job {
 		j := schedule.Job{ID: 99, UID: uid, State: jobstate.Pending, Reason: jobstate.Resources, Partition: "gpu", GPUs: 2}

@@ -108,7 +108,7 @@ type part struct {
 	X, Y, W, H         float64
 }
 
-// layout is where the parts of a page are, and their picture.
+// layout is the place of each part of a page, and the picture of the page.
 type layout struct {
 	Inner, Client, Scroll, Height int // pixels of the window, and of the page
 	Requests                      []string
@@ -186,7 +186,7 @@ func look(t *testing.T, texts []string, in []view) (list []layout) {
 	return list
 }
 
-// chromium runs without a sandbox, which wants namespaces that containers do not give: the pages are ours.
+// chromium runs without a sandbox, for containers give no namespaces: the pages are ours.
 func chromium(t *testing.T, args ...string) []byte {
 	t.Helper()
 	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
@@ -210,7 +210,7 @@ func absolute(t *testing.T, path string) string {
 	return path
 }
 
-// faults are what a reader would call broken.
+// faults are the parts of a page that a reader would call broken.
 func (l layout) faults(v view) (list []string) {
 	fault := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	if l.Inner != v.width {
@@ -228,7 +228,7 @@ func (l layout) faults(v view) (list []string) {
 		if p.W <= 0 || p.H <= 0 && p.Kind != "curve" { // a curve may be flat
 			fault("a %s has no size: %.40q %.1f x %.1f", p.Kind, p.Text, p.W, p.H)
 		}
-		// A wide table is moved within its own box.
+		// A wide table is moved within a box.
 		if p.Kind != "table" && (p.X < -most || p.Y < -most || p.X+p.W > float64(l.Client)+most ||
 			p.Y+p.H > float64(l.Height)+most) {
 			fault("%s %.40q is outside of the page: from %.0f,%.0f to %.0f,%.0f", p.Kind, p.Text, p.X, p.Y, p.X+p.W, p.Y+p.H)
@@ -247,7 +247,7 @@ func (l layout) faults(v view) (list []string) {
 	return list
 }
 
-// coloursIn holds the picture to its scheme, and to the colours of bars.
+// coloursIn holds the picture to the scheme, and to the colours of bars.
 func (l layout) coloursIn(v view) (list []string) {
 	c := l.picture.RGBAAt(2, 2)
 	if brightness := (float64(c.R) + float64(c.G) + float64(c.B)) / 3 / 255; v.scheme == "dark" && brightness > 0.25 ||
@@ -316,7 +316,7 @@ func pagesOf(t *testing.T, path string) int {
 	return len(pdfPage.FindAll(text, -1))
 }
 
-// monday writes the page of the GPUs after a busy weekend, and that of a job on four GPUs.
+// monday writes the page of the GPUs after a busy weekend, and the page of a job on four GPUs.
 func monday(t *testing.T, dir string) (paths []string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "carma.db")

@@ -21,12 +21,11 @@ import (
 func TestAttackNextUser(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
-	pause, tries := 50*time.Millisecond, 1
+	pause, tries, most := 50*time.Millisecond, 1, time.Minute
 	if underUML {
-		pause, tries = time.Second, 4
+		undisturbed, _ := c.nextUser("nothing", patience)
+		pause, tries, most = time.Second, 4, 30*time.Second+undisturbed
 	}
-	undisturbed, _ := c.nextUser("nothing", patience)
-	most := max(time.Minute, 30*time.Second+undisturbed)
 	stop := func() string { return "" } // what would stop alice's servers of the next attack before her jobs have them
 	for _, a := range []struct {
 		what string
@@ -72,7 +71,7 @@ func (c *cluster) onAllGPUs(user string) (ids, pipes []string) {
 	return ids, pipes
 }
 
-// asClient has a user run a job as a GPU's MPS client; another where a slow machine's daemon has not answered in time.
+// asClient has a user run a job as a GPU's MPS client, and another job where a slow machine's daemon has not answered.
 func (c *cluster) asClient(user, mem string) (id, pipe string) {
 	c.t.Helper()
 	for range 5 {
@@ -145,12 +144,12 @@ func (c *cluster) keep(what string, pipes []string) (said func() string) {
 	return said
 }
 
-// noAnswer is what a hook says when a daemon does not answer in time.
+// noAnswer is a hook's line on a daemon that does not answer in time.
 var noAnswer = regexp.MustCompile(`(?m)^.*the job's MPS daemon is not ready.*signal: killed.*$`)
 
-// nextUser requires that bob's jobs run on all GPUs as clients of MPS and end within a time, and that one that fails is
-// not said to be the victim of a server's fault. It returns how long the jobs took together, and what hooks said of
-// daemons that did not answer in time: those of an earlier user, or those of a slow machine.
+// nextUser requires that bob's jobs run on all GPUs as clients of MPS and end within a time, and that no failed job is
+// said to be the victim of a server's fault. nextUser returns how long the jobs took together, and what hooks said of
+// daemons without an answer in time: of an earlier user, or of a slow machine.
 func (c *cluster) nextUser(after string, most time.Duration) (took time.Duration, late string) {
 	c.t.Helper()
 	start := time.Now()

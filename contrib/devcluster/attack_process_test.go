@@ -56,7 +56,7 @@ func attackHooks(t *testing.T, c *cluster) {
 // What another user's processes call themselves, and where they put themselves, changes
 // nothing in what a job is said to use.
 func attackOwner(t *testing.T, c *cluster) {
-	// In cgroup v2 alice moves processes within what is delegated to her, and none into it.
+	// In cgroup v2 alice moves processes within the cgroup that is delegated to her, and none into the cgroup.
 	delegated, below := filepath.Join(c.dir, "cgroup/pids/delegated"), "job_ID/step_0"
 	if cgroup2() {
 		delegated, below = filepath.Join("/sys/fs/cgroup", filepath.Base(c.dir)), "system.slice/n1_slurmstepd.scope/job_ID/step_0"

@@ -298,7 +298,7 @@ func TestAttackHoldsOfChangedJobs(t *testing.T) {
 	c.nothingLeft()
 }
 
-// Two users whose jobs say that their GPU is broken close it for ten minutes, and not again while others wait for it.
+// Two users whose jobs call their GPU broken close the GPU for ten minutes, and not again while others wait.
 func TestAttackQuarantine(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	var running []string
@@ -324,6 +324,9 @@ func TestAttackQuarantine(t *testing.T) {
 	}
 	fail(alice, alice, bob)
 	attacked(t, "three jobs of two users fail", "closed:"+closed())
+	if got := closed(); !regexp.MustCompile(`^ \d$`).MatchString(got) {
+		t.Errorf("jobs of two users have failed on a GPU, closed are GPUs:%s", got)
+	}
 	for _, gpu := range strings.Fields(closed()) { // as in ten minutes
 		c.sh("", "carma-node --node n1 readmit "+gpu)
 	}

@@ -31,7 +31,7 @@ func (c *cluster) client(name string) string {
 	bin := filepath.Join(c.dir, "plugin", name)
 	// The machine of make test-cgroup2 has no compiler, and the programs are built already.
 	if built, err := os.ReadFile(filepath.Join("testdata", name)); err == nil {
-		os.Remove(bin) // it may run
+		os.Remove(bin) // a running program cannot be written
 		if err := os.WriteFile(bin, built, 0o755); err != nil {
 			c.t.Fatal(err)
 		}

@@ -82,6 +82,9 @@ func TestShareAndWait(t *testing.T) {
 		if got := c.job(waits, "%T %r"); !regexp.MustCompile(waiting).MatchString(got) {
 			t.Fatalf("a job that fits nowhere: %s", got)
 		}
+		if slices.Contains(strings.Fields(c.leases("n1")), waits) {
+			t.Fatal("a job that fits nowhere has a GPU")
+		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	c.sh(alice, "scancel "+strings.Join(users[c.gpu(jobs[0])], " "))

@@ -118,7 +118,7 @@ func without(jobs map[string]seen) (n int) {
 }
 
 // noteStates notes the states of all jobs, ended jobs too: slurmctld forgets a job 300 s after the end (MinJobAge).
-// It returns a line for each job, and how many have not ended.
+// noteStates returns a line for each job, and how many jobs have not ended.
 func (c *observed) noteStates() (queue string, left int) {
 	c.t.Helper()
 	queue = c.sh("", "squeue -h -r -t all -o '%i %T %M'")

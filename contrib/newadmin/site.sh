@@ -7,8 +7,8 @@ make_site() {
 	local m
 	mkdir -p "$work"/site/etc/{slurm,tmpfiles.d} "$work/home"
 	cp "$here"/site/{slurm.conf,gres.conf} "$work/site/etc/slurm/"
-	# The machines have no controllers of cgroups for slurmd to use; nothing here asks for
-	# them. 22.05 does without by itself, 23.11 has no word for it: its cgroup/v1 needs none before a job asks.
+	# The machines have no controllers of cgroups for slurmd, and no job here asks for any. 22.05 does without by
+	# itself. 23.11 has no word for none; the plugin cgroup/v1 there needs no controller before a job asks.
 	case $debian in
 	noble) echo CgroupPlugin=cgroup/v1 ;;
 	trixie) echo CgroupPlugin=disabled ;;
@@ -40,7 +40,7 @@ nodes_are() { [ "$(run head "sinfo -h -N -t $2 -o %N" | sort -u | wc -l)" = "$1"
 none_in_queue() { [ -z "$(run head 'squeue -h')" ]; }
 running() { [ "$(run head 'squeue -h -t R' | wc -l)" = "$1" ]; }
 
-# train USER OPTION...: a job on a GPU until /home/watched is there, and for ten seconds at least
+# train USER OPTION...: a job on a GPU until /home/watched exists, and for ten seconds at least
 train() {
 	local job="while simjob --mem 9G --smact 20 --duration 40s && [ ! -e /home/watched ]; do :; done"
 	run head "sbatch -J train -o /dev/null --gres=gpu:1 ${*:2} --wrap '$job'" "$1" >>"$seen/steps"
@@ -93,7 +93,7 @@ submissions() {
 	TEXT
 }
 
-# Without slurmdbd 23.11 says None of a job that waits, and InvalidAccount after a while.
+# Without slurmdbd 23.11 gives a waiting job the reason None, and InvalidAccount after a while.
 queue() { run head "squeue -h -r -o '%j %u %P %t %r %b %C %D %N' | sed 's/ InvalidAccount / None /' | sort"; }
 
 # picture DIR: what can be seen of Slurm, less times and job numbers.

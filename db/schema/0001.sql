@@ -38,8 +38,8 @@ CREATE TABLE sample (
 
 CREATE INDEX sample_age ON sample (length, at);
 
--- The memory of each job on a GPU: a row for as long as the figure stays. Only who may read the job's
--- record may read its rows.
+-- The memory of each job on a GPU: a row for as long as the figure stays. Readers of the job's record, and
+-- nobody else, read the rows.
 CREATE TABLE job_sample (
   uuid     TEXT NOT NULL,
   at       INTEGER NOT NULL,

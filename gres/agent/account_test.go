@@ -59,8 +59,8 @@ func TestAccountSplits(t *testing.T) {
 	}
 }
 
-// The samples of jobs: a figure that stays is one row that grows, also of a job that ends within a sample; memory
-// that the driver does not tell of processes is a job's if no other job is there.
+// The samples of jobs: a figure that stays is a row that grows, also of a job that ends within a sample; memory that
+// the driver does not tell of processes belongs to a job without others beside the job.
 func TestSamplesOfJobs(t *testing.T) {
 	const length = 10 * time.Second
 	a := newAgent()
@@ -113,9 +113,9 @@ func TestSamplesOfJobs(t *testing.T) {
 	}
 }
 
-// BenchmarkSamples takes the CPU time for ten looks at eight GPUs with three jobs each, and for the samples that they
-// make, in percent of a core at a look a second: as it would be without samples of jobs, for jobs whose memory stays,
-// and for jobs whose memory is another in each sample.
+// BenchmarkSamples takes the CPU time for ten looks at eight GPUs with three jobs each, and for the samples of the
+// looks, in percent of a core at a look a second: without samples of jobs, for jobs whose memory stays, and for jobs
+// whose memory changes with each sample.
 func BenchmarkSamples(b *testing.B) {
 	const gpus, jobs = 8, 3
 	for _, c := range []struct {
@@ -174,7 +174,7 @@ func BenchmarkSamples(b *testing.B) {
 	}
 }
 
-// cpuTime is the time on all cores that this process has used.
+// cpuTime is the time of the process on all cores.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -352,9 +352,9 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 		}
 	}
 	a.reap(ctx, guard, s)
-	a.Offers.followHolds(ctx, s)
+	said := a.Offers.followHolds(ctx, s)
 	if asked {
-		a.Offers.followExtra(ctx, text, s)
+		a.Offers.followExtra(ctx, text, s, said)
 	}
 	a.Confinement.reapConfined(ctx, guard)
 }

@@ -515,11 +515,11 @@ func TestHoldOfAJobForOtherNodes(t *testing.T) {
 			away: !kept}
 		wire(a)
 		s := lease.Snapshot{Holds: []lease.Hold{{UUID: "x", JobID: 7}}}
-		a.Offers.followHolds(t.Context(), s)
+		said := a.Offers.followHolds(t.Context(), s)
 		if dropped := slices.Equal(l.calls, []string{"drop 7"}); dropped == kept {
 			t.Errorf("may run here %v: %v", kept, l.calls)
 		}
-		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s)
+		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s, said)
 		if says := strings.Contains(slurm.nodes[0].Extra, "carmahold"); says != kept {
 			t.Errorf("may run here %v: Extra %s", kept, slurm.nodes[0].Extra)
 		}

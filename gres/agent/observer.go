@@ -25,7 +25,7 @@ import (
 
 // slurmctld is asked for the node's jobs every observeEvery. The answer carries the jobs of the whole cluster: where
 // slurmctld takes long, the node asks more rarely, and spends at most a part of its time (1/observeEveryTook) on
-// such questions. In between, slurmctld is asked about single jobs whose processes have come to GPUs or left GPUs:
+// questions for all. In between, slurmctld is asked about single jobs whose processes have come to GPUs or left GPUs:
 // after observeGap, and for 1/observeGapTook of the time at most. About a new job slurmctld is asked at once: where
 // slurmctld takes long, a short job would have ended before.
 const (
@@ -66,14 +66,14 @@ type Observer struct {
 // singles are single jobs to ask slurmctld about.
 type singles struct {
 	changed map[uint32]time.Duration // since when each is to be asked about
-	fresh   map[uint32]fresh         // those of changed that have not been met
-	met     map[uint32]struct{}      // jobs asked about since the last question for all jobs, or in the answer to that
+	fresh   map[uint32]fresh         // jobs of changed that have not been met
+	met     map[uint32]struct{}      // jobs in the last answer on all jobs, or asked about since
 	asked   time.Duration
 	took    time.Duration // how long the answers took together
 	failed  bool          // slurmctld did not answer
 }
 
-// fresh is a job as its processes tell, before slurmctld has said a word.
+// fresh is a job as the processes tell, before slurmctld has said a word.
 type fresh struct {
 	owner resident.Owner
 	uuids []string // GPUs with a process
@@ -175,7 +175,7 @@ func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, le
 }
 
 // due tells whether slurmctld is to be asked about single jobs. Where the last question had no answer, a new job waits
-// about as long as that question took: such a job may be short.
+// about as long as the question took: a new job may be short.
 func (s *singles) due(now time.Duration) bool {
 	since := now - s.asked
 	fresh := len(s.fresh) > 0 && (!s.failed || since >= max(observeGap, 2*s.took))
@@ -238,8 +238,8 @@ func (o *Observer) askSingles(ctx context.Context, now time.Duration, gpus []gre
 	return errors.Join(failed, unwritten, o.reconcile(ctx, gpus, jobs, func(id uint32) bool { return about[id] }))
 }
 
-// ended tells whether a job has ended after its processes were seen, and before slurmctld was asked. slurmctld's clock
-// may be a second off, and its times are whole seconds.
+// ended tells whether a job has ended after the processes were seen, and before slurmctld was asked. slurmctld's clock
+// may be a second off, and the times are whole seconds.
 func (f fresh) ended(j sctl.Job) bool {
 	return j.State.HasEnded() && f.owner.Of(j.ID, j.UID) && j.End.After(f.since.Add(-3*time.Second))
 }

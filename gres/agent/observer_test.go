@@ -283,7 +283,7 @@ func TestObserverAsks(t *testing.T) {
 }
 
 // Where slurmctld takes long to tell of all jobs, each job that comes to a GPU is asked about alone: a short job has a
-// record, of its own end and not that of the next job on its GPU.
+// record, of the job's own end and not of the next job on the GPU.
 func TestObserverFindsShortJobs(t *testing.T) {
 	b, err := lease.Open(t.TempDir(), 5*time.Second)
 	if err != nil {
@@ -326,7 +326,7 @@ func TestObserverFindsShortJobs(t *testing.T) {
 		j.State, j.End = "COMPLETED", time.Now()
 		slurm.end(id, j)
 	}
-	// One ends before slurmctld is asked; another has ended before its process came to a GPU.
+	// Job 10 ends before slurmctld is asked; job 11 has ended before a process came to a GPU.
 	slurm.end(10, sctl.Job{ID: 10, UID: 1000, State: "FAILED", ExitCode: 3, NodeList: "n1", End: time.Now()})
 	slurm.end(11, sctl.Job{ID: 11, UID: 1000, State: "COMPLETED", NodeList: "n1", End: time.Now().Add(-time.Minute)})
 	look(10)

@@ -43,11 +43,12 @@ type Offers struct {
 	taken       map[uint32]bool          // jobs with GPUs that are offered but not ready
 
 	// follow:
-	vain  map[uint32]time.Time // when holds in vain ended here, until the node's Extra says so
-	asked map[uint32]answer    // of this comparison: slurmctld is asked once about a job
+	vain map[uint32]time.Time // when holds in vain ended here, until the node's Extra says so
 }
 
-// answer is what slurmctld says of a job with a hold.
+// answers are slurmctld's words on the jobs with holds, in a comparison: slurmctld is asked once about a job.
+type answers map[uint32]answer
+
 type answer struct {
 	job         sctl.Job
 	comes, here bool // GPUs are to be kept on; the job may run on this node
@@ -191,8 +192,9 @@ func heldJobs(holds []lease.Hold) []uint32 {
 
 // followHolds ends holds whose job has started elsewhere, has gone, waits because its
 // user wants so, or has not come in time, and lets a job start for which GPUs are open.
-func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
-	o.asked = map[uint32]answer{}
+// followHolds returns slurmctld's answers.
+func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) (said answers) {
+	said = answers{}
 	for _, id := range heldJobs(s.Holds) {
 		late := false
 		for _, h := range s.Holds {
@@ -200,11 +202,12 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 		}
 		if !late {
 			a, err := o.ask(ctx, id)
-			j, comes := a.job, a.comes && a.here
 			if err != nil {
 				o.Log.Warn("query a job that a hold is for", "job", id, "error", err)
 				continue
 			}
+			said[id] = a
+			j, comes := a.job, a.comes && a.here
 			if comes && j.State == jobstate.Pending && open(s.Holds, id) && o.ready(id, s) {
 				if err := o.closeHold(ctx, j); err != nil {
 					o.Log.Warn("set the start time of a job with a hold", "job", id, "error", err)
@@ -227,6 +230,7 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 			o.Log.Error("end a hold", "error", err)
 		}
 	}
+	return said
 }
 
 // planned tells whether a waiting job on several nodes has only the others to wait for, and not for long: slurmctld
@@ -246,9 +250,6 @@ func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 // ask tells whether GPUs are to be kept on for a job, and whether the job may run on this node: slurmctld may say of a
 // job that can run nowhere now that the job waits for its turn.
 func (o *Offers) ask(ctx context.Context, id uint32) (a answer, err error) {
-	if a, ok := o.asked[id]; ok {
-		return a, nil
-	}
 	a.job, err = o.Jobs.Job(ctx, id)
 	a.comes, a.here = err == nil && o.comes(a.job), true
 	if a.comes && a.job.State == jobstate.Pending {
@@ -256,9 +257,6 @@ func (o *Offers) ask(ctx context.Context, id uint32) (a answer, err error) {
 	}
 	if errors.Is(err, sctl.ErrNoJob) {
 		a.comes, err = false, nil
-	}
-	if err == nil && o.asked != nil {
-		o.asked[id] = a
 	}
 	return a, err
 }
@@ -339,20 +337,22 @@ func (o *Offers) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastene
 // followExtra keeps GPUs as the node's Extra says, and takes the word out of Extra when
 // the job has started, has gone, waits because its user wants so, or did not come in
 // time. It says so in Extra where the hold was in vain, or cannot be kept.
-func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot) {
+func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot, said answers) {
 	hold, ok := steward.HoldIn(text)
 	// Other holds that were in vain stand in no Extra: the node made them itself.
 	maps.DeleteFunc(o.vain, func(id uint32, _ time.Time) bool { return id != hold.JobID })
 	if !ok {
 		return
 	}
-	a, err := o.ask(ctx, hold.JobID)
-	o.asked = nil
-	j, comes, here := a.job, a.comes, a.here
-	if err != nil {
-		o.Log.Warn("query a job that is to get a hold", "job", hold.JobID, "error", err)
-		return
+	a, known := said[hold.JobID]
+	if !known {
+		var err error
+		if a, err = o.ask(ctx, hold.JobID); err != nil {
+			o.Log.Warn("query a job that is to get a hold", "job", hold.JobID, "error", err)
+			return
+		}
 	}
+	j, comes, here := a.job, a.comes, a.here
 	age := time.Since(hold.Since)
 	kept := slices.IndexFunc(s.Holds, func(h lease.Hold) bool { return h.JobID == hold.JobID })
 	if kept >= 0 {

@@ -43,16 +43,16 @@ func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, 
 	}
 }
 
-// jobMemory is the most that a job used in the sample that is being made, and what is written of the
-// samples before.
+// jobMemory is the most that a job used in the present sample, and the row that is written of the samples
+// before.
 type jobMemory struct {
 	uid     uint32
 	mostMiB int64
 	written db.JobSample
 }
 
-// remember adds the memory of the holders to the sample that is being made. Where the driver does not tell the
-// memory of processes, several jobs together have no figure of their own.
+// remember adds the memory of the holders to the present sample. Where the driver does not tell the
+// memory of processes, several jobs together have no figure each.
 func (g *account) remember(holders []*holder) {
 	for _, h := range holders {
 		if !h.Present || h.gone || h.from == figure.MemoryWindow && len(holders) > 1 {
@@ -67,8 +67,8 @@ func (g *account) remember(holders []*holder) {
 	}
 }
 
-// jobSamples ends the jobs' part of a sample. A job whose memory stays goes on with what is written: programs
-// seldom change what they have allocated.
+// jobSamples ends the jobs' part of a sample. A job whose memory stays goes on with the written row: programs
+// seldom allocate more later.
 func (g *account) jobSamples(from time.Time, length time.Duration) (list []db.JobSample) {
 	for key, m := range g.memory {
 		if m.mostMiB == 0 {

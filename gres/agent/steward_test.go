@@ -315,7 +315,7 @@ func TestFollowExtra(t *testing.T) {
 			readings[0].HeldFor, c.holds = 8, []lease.Hold{{UUID: "a", JobID: 8}}
 		}
 		a.Offers.followExtra(t.Context(), c.extra, lease.Snapshot{Readings: readings, Holds: c.holds,
-			Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
+			Leases: []gres.Lease{{UUID: "a", UID: 1000}}}, nil)
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
 		}
@@ -403,11 +403,11 @@ func TestHoldInVain(t *testing.T) {
 		if c.lease {
 			s.Leases = []gres.Lease{held(3, 1000)}
 		}
-		a.Offers.followHolds(t.Context(), s)
+		said := a.Offers.followHolds(t.Context(), s)
 		if lasts := c.age < steward.HoldTimeout && c.job.Reason.IsRoom() || c.job.Restarts > 0; c.vain || !lasts {
 			s.Holds = nil
 		}
-		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s)
+		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s, said)
 		if j.asked != 1 {
 			t.Errorf("%s: slurmctld was asked %d times about the job", name, j.asked)
 		}
@@ -437,8 +437,8 @@ func TestTwoHoldsInVain(t *testing.T) {
 		s.Holds = append(s.Holds, lease.Hold{UUID: fmt.Sprint(i), JobID: job, GPUs: 1, Age: time.Hour, Open: true,
 			Offered: time.Hour})
 	}
-	a.Offers.followHolds(t.Context(), s)
-	a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, lease.Snapshot{})
+	said := a.Offers.followHolds(t.Context(), s)
+	a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, lease.Snapshot{}, said)
 	want := fmt.Sprintf(`{"carmavain":"7:%d","rack":4}`, hold.Since.Unix())
 	if got := slurm.nodes[0].Extra; got != want || len(a.Offers.vain) != 0 {
 		t.Errorf("%q, want %q; %v", got, want, a.Offers.vain)
@@ -460,11 +460,11 @@ func TestOldHoldInVain(t *testing.T) {
 		old := lease.Hold{UUID: "a", JobID: 7, GPUs: 1, Age: time.Hour, Open: true, Offered: time.Hour}
 		a.Offers.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{old}})
 		if between != "-" {
-			a.Offers.followExtra(t.Context(), between, lease.Snapshot{})
+			a.Offers.followExtra(t.Context(), between, lease.Snapshot{}, nil)
 		}
 		l.calls = nil
 		a.Offers.followExtra(t.Context(), hold(7), lease.Snapshot{
-			Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}}})
+			Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}}}, nil)
 		if fmt.Sprint(l.calls) != "[hold 0 MiB of [a] for 1 GPUs of 7 of 0]" {
 			t.Errorf("%s: %v, Extra %q", name, l.calls, slurm.node("n1").Extra)
 		}

@@ -89,7 +89,7 @@ const (
 	failedFor   = time.Hour
 	countsFor   = 24 * time.Hour
 
-	// Who waits is asked so often: the answer is the whole queue.
+	// slurmctld is asked so often for the users who wait: the answer is the whole queue.
 	unsureEvery = time.Minute
 
 	// FailingFor is how long jobs' failures close a GPU.
@@ -97,7 +97,7 @@ const (
 )
 
 // JobEnded counts a job that has failed soon after its start with a fault of its GPU, or, if
-// the job has not failed in this way, forgets earlier failures on its GPUs, and a quarantine for these.
+// the job has not failed in this way, forgets earlier failures on the GPUs, and quarantines for such failures.
 // JobEnded returns the GPUs that are quarantined for the failure, and once in a while those to be quarantined if
 // nobody else waits (CloseFailing).
 func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed, unsure []string,
@@ -190,7 +190,7 @@ type failures struct {
 	users  []uint32
 	before []uint32 // users who have counted against the GPU within a day
 	enough bool     // to close the GPU, if the users count
-	news   bool     // one of the users has counted against no GPU within a day, and another against no other GPU
+	news   bool     // a user has counted against no GPU within a day, and another user against no other GPU
 }
 
 func failuresOn(tx *sql.Tx, uuid string) (f failures, err error) {

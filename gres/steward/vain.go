@@ -182,8 +182,8 @@ func (v Vains) ofUsers() map[uint32]vain {
 	return users
 }
 
-// restsFor tells whether a job is to get no hold yet because of other jobs of the user, or of what the job asked for
-// before; of is what is known of the user.
+// restsFor tells whether a job is to get no hold yet because of other jobs of the user, or of an earlier request of the
+// job; of sums up the user's holds in vain.
 func (v Vains) restsFor(j *schedule.Job, of vain, now time.Time) bool {
 	if known := v[cmp.Or(j.ArrayJobID, j.ID)]; known.request == requestOf(j) {
 		of.holds -= known.holds

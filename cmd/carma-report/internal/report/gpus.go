@@ -43,7 +43,7 @@ type gpuSample struct {
 	Jobs     int             `json:"jobs"`
 }
 
-// jobMemory is what a job used for a while.
+// jobMemory is the memory of a job for a while.
 type jobMemory struct {
 	JobID   uint32    `json:"job_id"`
 	Restart uint32    `json:"restart"`
@@ -65,7 +65,7 @@ type gpuView struct {
 	users   users        // of the jobs on GPUs
 }
 
-// newGPUView reads all GPUs, or only those that jobs held, while they did.
+// newGPUView reads all GPUs, or only GPUs that some attempts held, in the time of the attempts.
 func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time, held map[string][]*db.Attempt) (*gpuView,
 	error) {
 	v := &gpuView{Schema: "carma.gpus/1", Version: version.String(), From: from, To: to, GPUs: []*gpuSeries{}}

@@ -76,8 +76,8 @@ func (v *gpuView) paint() {
 	page.Paint(all...)
 }
 
-// lost is how long there may be no sample in a line without a gap: agents lose a second, or a sample at a restart,
-// and the last sample of a run may come after the copy that users read.
+// lost is the longest time without a sample in a line without a gap: agents lose a second, or a sample at a restart,
+// and the last sample of a run may come after the users' copy.
 const lost = 20 * time.Second
 
 // used is the memory of a run, in GiB, from its beginning to its end. A run's first sample begins before the run,
@@ -163,7 +163,7 @@ func (v *gpuView) draw(t *page.Timeline, g *gpuSeries, name string, s *style) {
 	t.Lanes(name+"Jobs: "+jobs, g.jobs)
 }
 
-// keys tell what the curves of memory are.
+// keys explain the curves of memory.
 func keys(ofJobs string) []page.Key {
 	return []page.Key{{Class: "d-all", Text: "memory in use", Line: true}, {Class: "d-j1", Text: ofJobs},
 		{Class: "d-sum", Text: "booked", Line: true}, {Class: "d-size", Text: "the GPU's memory", Line: true}}
@@ -233,7 +233,7 @@ func (v *gpuView) strips(g *gpuSeries, s *style) (list []page.Strip) {
 	return list
 }
 
-// shares tell what each job of a time used and booked.
+// shares tell the memory that each job of a time used and booked.
 func shares(jobs []page.Job, from, to time.Time) (lines []string) {
 	const most = 12
 	for _, j := range jobs {

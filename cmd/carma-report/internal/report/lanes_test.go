@@ -100,7 +100,7 @@ func TestLanesOfGPU(t *testing.T) {
 }
 
 // The memory of a run lies within the run, and less than two samples are no gap. Others' samples are not the run's,
-// nor those of a job of the same number.
+// nor are samples of another job of the same number.
 func TestUsed(t *testing.T) {
 	begin := time.Date(2026, 3, 9, 8, 0, 0, 0, time.UTC)
 	a := &db.Attempt{JobID: 7, Restart: 1, UID: 1000, Start: begin, End: begin.Add(time.Minute)}

@@ -24,7 +24,7 @@ type jobPage struct {
 	job      *job
 	attempts []db.Attempt
 	totalMiB int64    // of its first GPU; 0: not known
-	gpus     *gpuView // of all its attempts, while the job was there
+	gpus     *gpuView // of all attempts, while the job ran
 	style    style
 }
 

@@ -37,7 +37,7 @@ type Section struct {
 	Notes   []template.HTML
 }
 
-// Key is one line of a legend: a class of the drawings.
+// Key is a line of a legend: a class of the drawings.
 type Key struct {
 	Class, Text string
 	Line        bool // otherwise an area

@@ -79,7 +79,7 @@ func moments(lists [][]Point) (times []time.Time) {
 	return slices.CompactFunc(times, time.Time.Equal)
 }
 
-// stack puts lists of points on top of each other: a band for each list, with a gap where the list has one.
+// stack puts lists of points on top of each other: a band for each list, with the gaps of the list.
 func stack(lists [][]Point) [][]edge {
 	times, bands, next := moments(lists), make([][]edge, len(lists)), make([]int, len(lists))
 	for i := 1; i < len(times); i++ {

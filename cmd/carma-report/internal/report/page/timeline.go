@@ -19,7 +19,7 @@ type Timeline struct {
 	top      int
 }
 
-// Heights in a Timeline: of a plot, of a tall one, and of the rows of jobs and their title.
+// Heights in a Timeline: of a plot, of a tall plot, and of the rows of jobs with the title.
 const (
 	PlotStep = titleHeight + plotHeight
 	TallStep = titleHeight + tallHeight
@@ -33,7 +33,7 @@ const (
 	axisHeight  = 30
 )
 
-// ofPage is the width of a Drawing as wide as the page, and Part that of one of several side by side.
+// ofPage is the width of a Drawing as wide as the page, and Part the width of a Drawing beside others.
 const (
 	ofPage = 0
 	Part   = -1
@@ -120,7 +120,7 @@ type Plot struct {
 	Jobs    []Job
 }
 
-// Plot draws a figure, and behind the figure what jobs have of it, on top of each other, and their bookings.
+// Plot draws a figure, and behind the figure the shares of the jobs, on top of each other, and the bookings.
 func (t *Timeline) Plot(p Plot) {
 	t.top += titleHeight
 	height := plotHeight
@@ -175,7 +175,7 @@ type Strip struct {
 	Title    string
 }
 
-// Strips lays strips over the last plots, which have a height with their titles.
+// Strips lays strips over the last plots, of a height with the titles.
 func (t *Timeline) Strips(height int, strips []Strip) {
 	height -= titleHeight
 	const element = `<rect class="d-at" x="%.2f%%" y="%d" width="%.2f%%" height="%d"><title>%s</title></rect>`
@@ -203,8 +203,8 @@ const jobColours = 8
 
 func (j *Job) class() string { return fmt.Sprintf("d-j%d", j.colour+1) }
 
-// Paint gives each job a colour, by its label the same on all GPUs. No job has the colour of one beside which the
-// job ran on the GPU where the job comes first, as far as there are colours.
+// Paint gives each job a colour, by the label the same on all GPUs. On the GPU where a job comes first, no job beside
+// the job has the same colour, as far as the colours go.
 func Paint(gpus ...[]Job) {
 	known, next := map[string]int{}, 0
 	for _, jobs := range gpus {

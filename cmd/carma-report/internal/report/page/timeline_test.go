@@ -58,7 +58,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// A job has one colour on all GPUs, and none that a job beside it has.
+// A job has the same colour on all GPUs, and no colour of a job beside the job.
 func TestPaint(t *testing.T) {
 	job := func(label string, from, to float64) Job { return Job{Label: label, From: after(from), To: after(to)} }
 	many := func(n int) (jobs []Job) {
