@@ -229,8 +229,8 @@ func failuresOn(tx *sql.Tx, uuid string) (f failures, err error) {
 
 func (f failures) close(tx *sql.Tx) error {
 	now := int64(Now())
-	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU", f.jobs,
-		len(f.users))
+	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU: "+
+		"closed for %.0f minutes", f.jobs, len(f.users), FailingFor.Minutes())
 	if _, err := tx.Exec(insertFault, f.uuid, gres.CauseJobs, reason, now, now+int64(FailingFor)); err != nil {
 		return err
 	}

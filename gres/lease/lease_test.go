@@ -668,7 +668,8 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 		return list
 	}
 	well := func(uid uint32, uuid string) []end { return []end{{uid, uuid, false}} }
-	hours := func(n int64) []end { return []end{{uuid: fmt.Sprint(n)}} }
+	minutes := func(n int64) []end { return []end{{uuid: fmt.Sprint(n)}} }
+	hours := func(n int64) []end { return minutes(60 * n) }
 	closed := func(uuids ...string) []string { return uuids }
 	for name, c := range map[string]struct {
 		gpus    int
@@ -688,7 +689,8 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 		"the node's only GPU": {gpus: 1, ends: [][]end{bad("GPU-0", 1, 1, 2)}, open: true},
 		"at most half": {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), bad("GPU-1", 3, 3, 4)},
 			want: closed("GPU-0")},
-		"it ends by itself": {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), hours(1)}, want: closed("GPU-0"), open: true},
+		"nine minutes":      {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), minutes(9)}, want: closed("GPU-0")},
+		"it ends by itself": {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), minutes(10)}, want: closed("GPU-0"), open: true},
 		"it ends with a job that goes well": {gpus: 2, ends: [][]end{bad("GPU-0", 1, 1, 2), well(3, "GPU-0")},
 			want: closed("GPU-0"), open: true},
 
@@ -722,7 +724,7 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 			if passed, err := strconv.Atoi(e.uuid); err == nil {
 				for _, column := range []string{"failure SET at_ns = at_ns", "accuser SET at_ns = at_ns",
 					"unsure SET at_ns = at_ns", "fault SET until_ns = until_ns"} {
-					if _, err := b.db.Exec("UPDATE "+column+" - ?", int64(passed)*int64(time.Hour)); err != nil {
+					if _, err := b.db.Exec("UPDATE "+column+" - ?", int64(passed)*int64(time.Minute)); err != nil {
 						t.Fatal(err)
 					}
 				}
