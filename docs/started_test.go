@@ -39,7 +39,7 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.run":     "the callers' words",
 	"slurmbridge/sctl Client.rows":    "the callers' words",
 	"slurmbridge/sctl Client.squeue":  "the callers' words; the names of fields in the environment",
-	"slurmbridge/sctl Client.row":     "a number",
+	"slurmbridge/sctl rowsOf":         "numbers",
 	"slurmbridge/sctl Client.act":     "a job by its numbers (Target)",
 	"slurmbridge/sctl Client.update":  "a job by its numbers (Target); the callers' words",
 

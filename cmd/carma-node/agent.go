@@ -80,7 +80,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Log:    log,
 		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: proc}, Ledger: book, Records: r,
 	}
-	a.Ends = &agent.Ends{Node: node, Config: &a.Config, Ledger: book, Jobs: slurm, Records: r, Log: log}
+	a.Ends = &agent.Ends{Node: node, Config: &a.Config, Ledger: book, Jobs: sctl.Finder(slurm), Records: r, Log: log}
 	if c.Observes() {
 		observe(ctx, a, book, r, slurm, host.SlurmConf)
 	} else {

@@ -340,8 +340,8 @@ func TestEnergyConserved(t *testing.T) {
 			t.Fatal("500 jobs do not end")
 		}
 	}
-	// A record has its last figures once the agent has put slurmctld's word there (the job's name), three
-	// jobs in a second at most; an Epilog that comes before the agent's next look writes none.
+	// A record has its last figures once the agent has put slurmctld's word there (the job's name); an
+	// Epilog that comes before the agent's next look writes none.
 	complete := func() (n int) {
 		for _, a := range c.accounts("") {
 			if a.Name != "" {

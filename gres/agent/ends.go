@@ -5,8 +5,8 @@ package agent
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,11 +28,15 @@ const (
 )
 
 // endedAtOnce bounds what one tick does about jobs that have ended, and
-// endsAskedAtOnce what it asks slurmctld.
+// endsAskedAtOnce what it asks slurmctld about single jobs.
 const (
 	endedAtOnce     = 50
 	endsAskedAtOnce = 3
 )
+
+// behindAfter is how long a job may be due for a question before all jobs that are due are asked about at once, and
+// how often that may be: the answer is about all jobs of the cluster. Sites with many short jobs set MinJobAge low.
+const behindAfter = 15 * time.Second
 
 // Ends puts the end of attempts into their records.
 type Ends struct {
@@ -47,6 +51,7 @@ type Ends struct {
 	waiting     map[jobenv.JobKey]struct{}      // recorded attempts, whose jobs wait for the next
 	silence     time.Duration                   // how long slurmctld is not asked, for want of an answer
 	silentUntil time.Duration
+	manyAt      time.Duration // when slurmctld may be asked about many jobs at once
 }
 
 // complete puts slurmctld's word on the end of jobs into their records. The Epilog's environment
@@ -69,39 +74,72 @@ func (c *Ends) complete(ctx context.Context, now time.Duration) {
 	}
 	c.askAt = again
 	slices.SortStableFunc(ended, func(x, y lease.Ended) int { return cmp.Compare(again[x.JobKey], again[y.JobKey]) })
-	asked, rarest := 0, c.Config.Capacity.Compare.D()
 	for _, e := range ended {
-		var j sctl.Job
-		var words sctl.Words
-		if e.Age < askNoMore {
-			if asked == endsAskedAtOnce || again[e.JobKey] > now || c.silentUntil > now {
-				continue
-			}
-			asked++
-			again[e.JobKey] = now + min(rarest, max(time.Second, e.Age/4))
-			j, err = c.Jobs.Job(ctx, e.JobID)
-			known := err == nil || errors.Is(err, sctl.ErrNoJob)
-			if !known {
-				c.silence = min(rarest, max(time.Second, 2*c.silence))
-				c.silentUntil = now + c.silence
-				c.Log.Warn("query how a job ended", "job", e.JobKey, "error", err)
-				continue
-			}
-			c.silence = 0
-			if j.State == jobstate.Completing && e.Age < forgottenAfter {
-				continue
-			}
-			if j.State != "" { // a record without a name is better than none
-				words, _ = c.Jobs.Words(ctx, e.JobID)
-			}
+		if e.Age >= askNoMore {
+			c.setEnd(ctx, e, sctl.Job{}, sctl.Words{}, false)
+		}
+	}
+	if c.silentUntil > now {
+		return
+	}
+	for _, together := range c.questions(ended, now) {
+		if !c.ask(ctx, together, now) {
+			return
+		}
+	}
+}
+
+// questions are the attempts that slurmctld is asked about now, by question: single jobs, for slurmctld keeps jobs by
+// their ids, or, once a job has been due for too long, all jobs that are due.
+func (c *Ends) questions(ended []lease.Ended, now time.Duration) (list [][]lease.Ended) {
+	var due []lease.Ended
+	behind := false
+	for _, e := range ended {
+		if at := c.askAt[e.JobKey]; e.Age < askNoMore && at <= now {
+			due = append(due, e)
+			behind = behind || min(e.Age, now-at) >= behindAfter
+		}
+	}
+	if behind && len(due) > endsAskedAtOnce && c.manyAt <= now {
+		c.manyAt = now + behindAfter
+		return [][]lease.Ended{due}
+	}
+	return slices.Collect(slices.Chunk(due[:min(len(due), endsAskedAtOnce)], 1))
+}
+
+// ask asks slurmctld about jobs with one question, and completes the records of those that have ended; false: there was
+// no answer.
+func (c *Ends) ask(ctx context.Context, together []lease.Ended, now time.Duration) bool {
+	rarest := c.Config.Capacity.Compare.D()
+	ids := make([]uint32, len(together))
+	for i, e := range together {
+		ids[i] = e.JobID
+		c.askAt[e.JobKey] = now + min(rarest, max(time.Second, e.Age/4))
+	}
+	jobs, err := c.Jobs.Jobs(ctx, ids)
+	if err != nil {
+		c.silence = min(rarest, max(time.Second, 2*c.silence))
+		c.silentUntil = now + c.silence
+		c.Log.Warn("query how jobs ended", "jobs", ids, "error", err)
+		return false
+	}
+	c.silence = 0
+	var words map[uint32]sctl.Words
+	if len(jobs) > 0 { // a record without a name is better than none
+		words, _ = c.Jobs.WordsOf(ctx, slices.Collect(maps.Keys(jobs)))
+	}
+	for _, e := range together {
+		j := jobs[e.JobID]
+		if j.State == jobstate.Completing && e.Age < forgottenAfter {
+			continue
 		}
 		// REQUEUED is the record's last word only until the job's own: a waiting job may be cancelled there.
 		waits := j.State == jobstate.Pending && uint32(max(j.Restarts, 0)) == e.Restart+1
-		if _, complete := c.waiting[e.JobKey]; waits && complete {
-			continue
+		if _, complete := c.waiting[e.JobKey]; !waits || !complete {
+			c.setEnd(ctx, e, j, words[e.JobID], waits)
 		}
-		c.setEnd(ctx, e, j, words, waits)
 	}
+	return true
 }
 
 // setEnd completes the record of an attempt; j is zero if slurmctld does not know the job

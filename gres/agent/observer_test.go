@@ -59,8 +59,22 @@ func (r *readOnly) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	return sctl.Job{}, sctl.ErrNoJob
 }
 
-func (r *readOnly) Words(context.Context, uint32) (sctl.Words, error) {
-	return sctl.Words{Name: "train"}, nil
+func (r *readOnly) Jobs(ctx context.Context, ids []uint32) (map[uint32]sctl.Job, error) {
+	known := map[uint32]sctl.Job{}
+	for _, id := range ids {
+		if j, err := r.Job(ctx, id); err == nil {
+			known[id] = j
+		}
+	}
+	return known, nil
+}
+
+func (r *readOnly) WordsOf(_ context.Context, ids []uint32) (map[uint32]sctl.Words, error) {
+	words := map[uint32]sctl.Words{}
+	for _, id := range ids {
+		words[id] = sctl.Words{Name: "train"}
+	}
+	return words, nil
 }
 
 // end has a job end in slurmctld.

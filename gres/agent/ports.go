@@ -107,10 +107,10 @@ type Finds interface {
 	GPUs(ctx context.Context, j sctl.Job, node string) ([]int, error)
 }
 
-// EndedJobs asks slurmctld about ended jobs.
+// EndedJobs asks slurmctld about ended jobs; one that slurmctld does not know is missing in the answer.
 type EndedJobs interface {
-	Known
-	Words(ctx context.Context, id uint32) (sctl.Words, error)
+	Jobs(ctx context.Context, ids []uint32) (map[uint32]sctl.Job, error)
+	WordsOf(ctx context.Context, ids []uint32) (map[uint32]sctl.Words, error)
 }
 
 // ReturnedJobs asks slurmctld about jobs returned to the queue, and has them start.

@@ -47,6 +47,9 @@ func (h *hung) ServerFault(gres.Daemon, int64) (bool, int64, error)             
 func (h *hung) BoundLogs() error                                                    { return nil }
 
 func (h *hung) Job(context.Context, uint32) (sctl.Job, error) { return sctl.Job{}, h.hang() }
+func (h *hung) Jobs(context.Context, []uint32) (map[uint32]sctl.Job, error) {
+	return nil, h.hang()
+}
 func (h *hung) Nodes(context.Context, []string) ([]schedule.Node, error) {
 	return nil, h.hang()
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -139,30 +140,48 @@ func (s separator) cut(text string, n int) ([][]string, error) {
 
 // row asks for fields of a job, JobID first. A second row of the id is an error.
 func (c Client) row(ctx context.Context, id uint32, fields []string) ([]string, error) {
-	text := strconv.FormatUint(uint64(id), 10)
-	rows, err := c.squeue(ctx, fields, "--states=all", "--jobs="+text)
+	rows, err := rowsOf(ctx, c, []uint32{id}, fields)
 	if err != nil {
 		return nil, err
 	}
-	return only(rows, text)
-}
-
-// only finds the single row of an id; an array's id brings the rows of its tasks along.
-func only(rows [][]string, id string) ([]string, error) {
-	var found []string
-	for _, r := range rows {
-		if r[0] != id {
-			continue
-		}
-		if found != nil {
-			return nil, fmt.Errorf("squeue: two rows of job %s", id)
-		}
-		found = r
-	}
-	if found == nil {
+	row, known := rows[id]
+	if !known {
 		return nil, ErrNoJob
 	}
-	return found, nil
+	return row, nil
+}
+
+// rowsOf asks for fields of jobs, JobID first; a job that slurmctld does not know is missing in the answer.
+// slurmctld answers about one job alone, or about all jobs of the cluster (squeue, print_jobs of 22.05 to 26.05).
+func rowsOf(ctx context.Context, c Client, ids []uint32, fields []string) (map[uint32][]string, error) {
+	asked := map[string]uint32{}
+	var list []string
+	for _, id := range ids {
+		text := strconv.FormatUint(uint64(id), 10)
+		asked[text], list = id, append(list, text)
+	}
+	rows, err := c.squeue(ctx, fields, "--states=all", "--jobs="+strings.Join(list, ","))
+	if errors.Is(err, ErrNoJob) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return single(rows, asked)
+}
+
+// single finds the row of each id; an array's id brings the rows of its tasks along.
+func single(rows [][]string, asked map[string]uint32) (map[uint32][]string, error) {
+	of := map[uint32][]string{}
+	for _, r := range rows {
+		id, ok := asked[r[0]]
+		if !ok {
+			continue
+		} else if of[id] != nil {
+			return nil, fmt.Errorf("squeue: two rows of job %d", id)
+		}
+		of[id] = r
+	}
+	return of, nil
 }
 
 // none tells whether a text is one of Slurm's words for a missing value.

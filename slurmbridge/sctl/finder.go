@@ -12,7 +12,7 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Finder finds the jobs of a node and their GPUs, as a Client asks slurmctld. A Finder changes nothing.
+// Finder asks slurmctld about many jobs, and about the GPUs of jobs, as a Client does. A Finder changes nothing.
 type Finder Client
 
 // OnNode returns the jobs that hold a node now. A single RPC carries the jobs of the whole cluster.
@@ -34,6 +34,33 @@ func (f Finder) OnNode(ctx context.Context, node string) (jobs []Job, err error)
 		}
 	}
 	return jobs, nil
+}
+
+// Jobs asks slurmctld about several jobs with one question. A job that slurmctld does not know is
+// missing in the answer. Of more than one job the answer costs slurmctld as much as that about all
+// jobs of the cluster.
+func (f Finder) Jobs(ctx context.Context, ids []uint32) (map[uint32]Job, error) {
+	rows, err := rowsOf(ctx, Client(f), ids, identity)
+	jobs := map[uint32]Job{}
+	for id, row := range rows {
+		if jobs[id], err = parseJob(row); err != nil {
+			return nil, fmt.Errorf("job %d: %w", id, err)
+		}
+	}
+	return jobs, err
+}
+
+// WordsOf asks for the words of several jobs with one question, as Jobs does.
+func (f Finder) WordsOf(ctx context.Context, ids []uint32) (map[uint32]Words, error) {
+	rows, err := rowsOf(ctx, Client(f), ids, aboutWords)
+	if err != nil {
+		return nil, err
+	}
+	words := map[uint32]Words{}
+	for id, row := range rows {
+		words[id] = parseWords(row)
+	}
+	return words, nil
 }
 
 // On tells whether a job holds a node.

@@ -219,20 +219,28 @@ type Words struct {
 	AdminComment string
 }
 
+// aboutWords are squeue's --Format names of the fields of Words.
+var aboutWords = []string{"JobID", "Name", "Account", "tres-per-node", "admin_comment", "tres-per-job"}
+
 // Words asks for a job's words. The words are the job's own: nothing about
 // another job follows from them.
 func (c Client) Words(ctx context.Context, id uint32) (Words, error) {
-	row, err := c.row(ctx, id, []string{"JobID", "Name", "Account", "tres-per-node", "admin_comment", "tres-per-job"})
+	row, err := c.row(ctx, id, aboutWords)
 	if err != nil {
 		return Words{}, err
 	}
+	return parseWords(row), nil
+}
+
+// parseWords reads the fields of aboutWords.
+func parseWords(row []string) Words {
+	f := make([]string, len(row))
 	for i, s := range row {
-		if row[i] = strings.TrimSpace(s); row[i] == "(null)" {
-			row[i] = ""
+		if f[i] = strings.TrimSpace(s); f[i] == "(null)" {
+			f[i] = ""
 		}
 	}
-	return Words{Name: row[1], Account: row[2], TresPerNode: noneEmpty(row[3]), AdminComment: row[4],
-		TresPerJob: noneEmpty(row[5])}, nil
+	return Words{Name: f[1], Account: f[2], TresPerNode: noneEmpty(f[3]), AdminComment: f[4], TresPerJob: noneEmpty(f[5])}
 }
 
 // unix reads a time under SLURM_TIME_FORMAT=%s; zero: unknown or none.

@@ -269,11 +269,11 @@ func FuzzJob(f *testing.F) {
 		}); err != nil || n != 2 {
 			t.Fatalf("%d rows, %v", n, err)
 		}
-		row, err := only(got, "12")
-		if err != nil {
-			t.Fatal(err)
+		rows, err := single(got, map[string]uint32{"12": 12, "99": 99})
+		if err != nil || len(rows) != 1 {
+			t.Fatal(rows, err)
 		}
-		j, err := parseJob(row)
+		j, err := parseJob(rows[12])
 		if err != nil {
 			return
 		}
