@@ -191,7 +191,11 @@ func chromium(t *testing.T, args ...string) []byte {
 	t.Helper()
 	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
 		"--user-data-dir=" + t.TempDir(), "--allow-file-access-from-files", "--force-device-scale-factor=1"}, args...)
-	c := exec.Command("chromium", args...)
+	// A browser that hangs is said with its words; go test would end in silence.
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, "chromium", args...)
+	c.WaitDelay = 10 * time.Second // its children hold the pipes
 	var says bytes.Buffer
 	c.Stderr = &says
 	out, err := c.Output()

@@ -54,13 +54,19 @@ stop_steps() {
 	done
 }
 
-# MPS daemons outlive the agent as long as somebody holds their GPU.
+# MPS daemons outlive the agent as long as somebody holds their GPU. A daemon that does not
+# answer in time, as on a busy machine, is known by the folder of its pipes.
 stop_mps() {
-	local pipe
+	local pipe p
 	for pipe in "$dir/run/$1"/mps/GPU-*; do
 		[ -S "$pipe/control" ] || continue
 		echo "quit -t 1" | CUDA_MPS_PIPE_DIRECTORY=$pipe SIMGPU_STATE=$dir/simgpu/$1 \
 			timeout 10 "$dir/lib/nvidia-cuda-mps-control" >/dev/null 2>&1 || true
+	done
+	for p in /proc/[0-9]*; do
+		if [ "${p#/proc/}" != $$ ] && grep -qaz "^CUDA_MPS_PIPE_DIRECTORY=$dir/run/$1/mps/" "$p/environ" 2>/dev/null; then
+			kill -KILL "${p#/proc/}" 2>/dev/null || true
+		fi
 	done
 }
 
