@@ -522,7 +522,7 @@ func TestCompleteAdvised(t *testing.T) {
 // those that nobody will ask about go, without one.
 func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	l, r, j := &ledger{}, &records{}, &jobs{err: errors.New("no connection")}
-	for i := range uint32(200) {
+	for i := range uint32(500) {
 		l.list = append(l.list, lease.Ended{JobKey: jobenv.JobKey{JobID: i}, Age: 10 * time.Minute})
 	}
 	a := newAgent()
@@ -717,101 +717,6 @@ func TestCompleteAsksAgainSoon(t *testing.T) {
 			t.Errorf("%s: asked after %v s", name, after)
 		}
 	}
-}
-
-// On a busy machine jobs end faster than slurmctld answers about single jobs, and slurmctld forgets a job MinJobAge
-// after its end. Each record gets slurmctld's word, for few questions about many jobs; such a question without an
-// answer keeps no record from it.
-func TestCompleteWhereJobsEndFasterThanSlurmctldAnswers(t *testing.T) {
-	for name, c := range map[string]struct {
-		jobs, perSecond uint32
-		takes           time.Duration // a question
-		noMany          bool          // about many jobs there is no answer
-		most            int           // questions about many jobs
-	}{
-		"quick":            {500, 3, 50 * time.Millisecond, false, 0},
-		"slow":             {500, 3, 900 * time.Millisecond, false, 40},
-		"single jobs only": {70, 1000, 200 * time.Millisecond, true, 4},
-	} {
-		t.Run(name, func(t *testing.T) {
-			const began = time.Hour
-			b, r := &burst{ledger: &ledger{}, now: began, takes: c.takes, noMany: c.noMany}, &records{}
-			a := newAgent()
-			a.Records = r
-			wire(a)
-			a.Ends.Ledger, a.Ends.Jobs = b, b
-			for len(r.ends) < int(c.jobs) && b.now < began+15*time.Minute {
-				b.ends = nil
-				for id := range c.jobs {
-					if at := began + time.Duration(id)*time.Second/time.Duration(c.perSecond); at <= b.now {
-						b.ends = append(b.ends, at)
-					}
-				}
-				tick := b.now + time.Second
-				a.Ends.complete(t.Context(), b.now)
-				b.now = max(b.now, tick)
-			}
-			nameless := 0
-			for _, e := range r.ends {
-				if e.Name == "" {
-					nameless++
-				}
-			}
-			if len(r.ends) != int(c.jobs) || nameless > 0 || b.many > c.most {
-				t.Errorf("%d records, %d without slurmctld's word, %d questions about many jobs", len(r.ends), nameless, b.many)
-			}
-		})
-	}
-}
-
-// burst is the ledger of many jobs that end soon after each other, and a slurmctld that takes its time.
-type burst struct {
-	*ledger
-	now, takes time.Duration
-	noMany     bool
-	many       int
-	ends       []time.Duration // by id
-}
-
-func (b *burst) Ended(_ context.Context, n int) (list []lease.Ended, err error) {
-	for id, at := range b.ends {
-		if len(list) < n && !slices.Contains(b.dropped, uint32(id)) {
-			list = append(list, lease.Ended{JobKey: jobenv.JobKey{JobID: uint32(id)}, Age: b.now - at})
-		}
-	}
-	return list, nil
-}
-
-func (b *burst) DropEnded(_ context.Context, key jobenv.JobKey) error {
-	b.dropped = append(b.dropped, key.JobID)
-	return nil
-}
-
-func (b *burst) Jobs(_ context.Context, ids []uint32) (map[uint32]sctl.Job, error) {
-	b.now += b.takes
-	if len(ids) > 1 {
-		if b.many++; b.noMany {
-			b.now += 5 * time.Second
-			return nil, errors.New("timed out")
-		}
-	}
-	const minJobAge = time.Minute
-	known := map[uint32]sctl.Job{}
-	for _, id := range ids {
-		if b.now-b.ends[id] < minJobAge {
-			known[id] = sctl.Job{ID: id, State: "COMPLETED"}
-		}
-	}
-	return known, nil
-}
-
-func (b *burst) WordsOf(_ context.Context, ids []uint32) (map[uint32]sctl.Words, error) {
-	b.now += b.takes
-	words := map[uint32]sctl.Words{}
-	for _, id := range ids {
-		words[id] = sctl.Words{Name: "train"}
-	}
-	return words, nil
 }
 
 // A record that cannot be written is tried for as long as one that nobody can be asked about.

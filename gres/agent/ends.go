@@ -30,13 +30,17 @@ const (
 // endedAtOnce bounds what one tick does about jobs that have ended, and
 // endsAskedAtOnce what it asks slurmctld about single jobs.
 const (
-	endedAtOnce     = 50
+	endedAtOnce     = 200
 	endsAskedAtOnce = 3
 )
 
-// behindAfter is how long a job may be due for a question before all jobs that are due are asked about at once, and
-// how often that may be: the answer is about all jobs of the cluster. Sites with many short jobs set MinJobAge low.
-const behindAfter = 15 * time.Second
+// Once a job has been due for a question for behindAfter, all jobs that are due are asked about at once. The answer is
+// about all jobs of the cluster, and many nodes may be behind: a node spends at most 1/manyTook of its time on such
+// questions.
+const (
+	behindAfter = 15 * time.Second
+	manyTook    = 50
+)
 
 // Ends puts the end of attempts into their records.
 type Ends struct {
@@ -101,7 +105,6 @@ func (c *Ends) questions(ended []lease.Ended, now time.Duration) (list [][]lease
 		}
 	}
 	if behind && len(due) > endsAskedAtOnce && c.manyAt <= now {
-		c.manyAt = now + behindAfter
 		return [][]lease.Ended{due}
 	}
 	return slices.Collect(slices.Chunk(due[:min(len(due), endsAskedAtOnce)], 1))
@@ -110,7 +113,10 @@ func (c *Ends) questions(ended []lease.Ended, now time.Duration) (list [][]lease
 // ask asks slurmctld about jobs with one question, and completes the records of those that have ended; false: there was
 // no answer.
 func (c *Ends) ask(ctx context.Context, together []lease.Ended, now time.Duration) bool {
-	rarest := c.Config.Capacity.Compare.D()
+	start, rarest := time.Now(), c.Config.Capacity.Compare.D()
+	if len(together) > 1 {
+		defer func() { c.manyAt = now + max(behindAfter, manyTook*time.Since(start)) }()
+	}
 	ids := make([]uint32, len(together))
 	for i, e := range together {
 		ids[i] = e.JobID
