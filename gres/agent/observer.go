@@ -25,9 +25,10 @@ import (
 
 // slurmctld is asked for the node's jobs every observeEvery. The answer carries the jobs of the whole cluster: where
 // slurmctld takes long, the node asks more rarely, and spends at most a part of its time (1/observeEveryTook) on
-// questions for all. In between, slurmctld is asked about single jobs whose processes have come to GPUs or left GPUs:
-// after observeGap, and for 1/observeGapTook of the time at most. About a new job slurmctld is asked at once: where
-// slurmctld takes long, a short job would have ended before.
+// questions for all. In between, slurmctld is asked about single jobs whose cgroups have come to the node or left the
+// node, and whose processes have come to GPUs or left GPUs: after observeGap, and for 1/observeGapTook of the time at
+// most. About a new job with a process on a GPU slurmctld is asked at once: where slurmctld takes long, a short job
+// would have ended before.
 const (
 	observeEvery     = 10 * time.Second
 	observeGap       = 2 * time.Second
@@ -52,6 +53,7 @@ type Observer struct {
 	Records LostRecords
 	Record  Recorder
 	User    func(uid uint32) string // name
+	Present func() []uint32         // jobs with a cgroup here, as far as cgroups tell
 	Log     *slog.Logger
 
 	asked   time.Duration // when slurmctld was asked for the jobs of the node
@@ -66,6 +68,7 @@ type Observer struct {
 // singles are single jobs to ask slurmctld about.
 type singles struct {
 	changed map[uint32]time.Duration // since when each is to be asked about
+	present map[uint32]struct{}      // jobs with a cgroup
 	fresh   map[uint32]fresh         // jobs of changed that have not been met
 	met     map[uint32]struct{}      // jobs in the last answer on all jobs, or asked about since
 	asked   time.Duration
@@ -124,6 +127,7 @@ func (o *Observer) look(ctx context.Context, v view) {
 	}
 	now := lease.Now()
 	o.single.note(now, o.seen, seen, v.snapshot.Leases)
+	o.single.notePresent(now, o.Present())
 	o.seen = seen
 	switch {
 	case o.due(now):
@@ -172,6 +176,23 @@ func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, le
 			}
 		}
 	}
+}
+
+// notePresent takes in cgroups of jobs that have come or gone. A job may use no GPU, or use a GPU late.
+func (s *singles) notePresent(now time.Duration, ids []uint32) {
+	present := map[uint32]struct{}{}
+	for _, id := range ids {
+		present[id] = struct{}{}
+		if _, before := s.present[id]; !before {
+			s.changed[id] = now
+		}
+	}
+	for id := range s.present {
+		if _, there := present[id]; !there {
+			s.changed[id] = now
+		}
+	}
+	s.present = present
 }
 
 // due tells whether slurmctld is to be asked about single jobs. Where the last question had no answer, a new job waits

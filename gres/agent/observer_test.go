@@ -161,7 +161,8 @@ func TestObserver(t *testing.T) {
 		a.Jobs, a.Users, a.Publisher = slurm, slurm, slurm
 		a.Ends = &Ends{Node: "n1", Config: &a.Config, Ledger: b, Jobs: slurm, Records: k, Log: a.Log}
 		a.Observer = &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm,
-			Records: k, Record: lostAttempt, User: func(uint32) string { return "alice" }, Log: a.Log}
+			Records: k, Record: lostAttempt, User: func(uint32) string { return "alice" }, Log: a.Log,
+			Present: func() []uint32 { return nil }}
 		a.Sample = func() []gres.Sample {
 			s, other := sample(processes...), sample()
 			other.UUID, other.Minor = "b", 1
@@ -306,7 +307,7 @@ func TestObserverFindsShortJobs(t *testing.T) {
 	t.Cleanup(func() { b.Close() })
 	slurm, k := &readOnly{t: t, here: map[uint32]sctl.Job{}, ended: map[uint32]sctl.Job{}}, &kept{}
 	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
-		User: func(uint32) string { return "alice" }, Log: newAgent().Log}
+		User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return nil }}
 	look := func(job uint32) (held []string) {
 		t.Helper()
 		s, err := b.Snapshot(t.Context())
@@ -360,6 +361,52 @@ func TestObserverFindsShortJobs(t *testing.T) {
 	want := []string{"7 COMPLETED", "8 COMPLETED", "10 FAILED", "9 COMPLETED"}
 	if !slices.Equal(ended, want) || slurm.asked != 1 {
 		t.Errorf("records %q, want %q; asked %d times for all jobs", ended, want, slurm.asked)
+	}
+}
+
+// Where slurmctld takes long to tell of all jobs, the cgroup of a job that uses no GPU tells that the job is there, and
+// that the job has gone.
+func TestObserverFindsIdleJobs(t *testing.T) {
+	b, err := lease.Open(t.TempDir(), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	idle := sctl.Job{ID: 7, UID: 1000, State: "RUNNING", Partition: "gpu", NodeList: "n1", Start: time.Now()}
+	elsewhere := sctl.Job{ID: 8, UID: 1000, State: "RUNNING", Partition: "gpu", NodeList: "n2", Start: time.Now()}
+	slurm := &readOnly{t: t, here: map[uint32]sctl.Job{}, ended: map[uint32]sctl.Job{}, gpus: map[uint32][]int{7: {0}}}
+	k, present := &kept{}, []uint32(nil)
+	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
+		User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
+	look := func() (held []string) {
+		t.Helper()
+		for range 2 { // what has changed in the first look is asked about in the second
+			s, err := b.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.look(t.Context(), view{samples: []gres.Sample{sample()}, snapshot: s, owners: owners{}})
+			o.single.asked -= observeGap
+		}
+		s, err := b.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range s.Leases {
+			held = append(held, l.UUID+l.Job.String())
+		}
+		return held
+	}
+	look()
+	o.took, slurm.here[7], slurm.here[8], present = time.Hour, idle, elsewhere, []uint32{7, 8}
+	if held := look(); !slices.Equal(held, []string{"a7"}) {
+		t.Errorf("the job has come: the ledger has %q", held)
+	}
+	idle.State, idle.End = "COMPLETED", time.Now()
+	slurm.end(7, idle)
+	present = []uint32{8}
+	if held := look(); held != nil || len(k.list()) != 1 || slurm.asked != 1 {
+		t.Errorf("the job has gone: the ledger has %q, records %+v; asked %d times for all jobs", held, k.list(), slurm.asked)
 	}
 }
 

@@ -46,14 +46,16 @@ func findV1(mount, node string, inJob bool) (Guard, error) {
 
 func newV1(mount, node string) *v1 {
 	g := &v1{root: filepath.Join(mount, "devices")}
-	// With --enable-multiple-slurmd, as Debian's, the name has the node's
-	// (interfaces/cgroup.c, cgroup_prepend). Cgroups there already may be of an
-	// earlier Slurm: so both.
-	for _, name := range []string{"slurm_" + node, "slurm"} {
+	// Cgroups there already may be of an earlier Slurm: so both.
+	for _, name := range homeNames(node) {
 		g.homes = append(g.homes, filepath.Join(g.root, name))
 	}
 	return g
 }
+
+// homeNames are the names that the cgroup above all jobs may have. With --enable-multiple-slurmd, as Debian's,
+// the name has the node's (interfaces/cgroup.c, cgroup_prepend).
+func homeNames(node string) []string { return []string{"slurm_" + node, "slurm"} }
 
 func (g *v1) String() string { return "cgroup v1" }
 func (g *v1) Exact() bool    { return true }

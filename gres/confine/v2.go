@@ -52,10 +52,15 @@ func findV2(mount, slice string, h Host) (Guard, error) {
 
 const usualSlice = "system.slice"
 
+// scopeNames are the names that the cgroup of all slurmstepds may have. With --enable-multiple-slurmd, as
+// Debian's, the name has the node's.
+func scopeNames(node string) []string {
+	return []string{node + "_slurmstepd.scope", "slurmstepd.scope"}
+}
+
 // scopeOf is the cgroup of all slurmstepds; empty: there is none.
 func scopeOf(mount, slice, node string) string {
-	// With --enable-multiple-slurmd, as Debian's, the name has the node's.
-	for _, name := range []string{node + "_slurmstepd.scope", "slurmstepd.scope"} {
+	for _, name := range scopeNames(node) {
 		scope := filepath.Join(mount, cmp.Or(slice, usualSlice), name)
 		if _, err := os.Stat(scope); err == nil {
 			return scope
