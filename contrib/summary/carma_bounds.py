@@ -28,16 +28,32 @@ def masked_select(x, mask):
     return x.new_empty((torch.broadcast_shapes(x.shape, mask.shape).numel(),))
 
 
-def index(x, indices):
+def is_mask(i):
+    return i is not None and i.dtype in (torch.bool, torch.uint8)
+
+
+def index(x, indices, chosen):
     """A mask of several dimensions stands for as many indices, each as long as the mask is large."""
     new, scratch = [], []
     for i in indices:
-        if i is None or i.dtype not in (torch.bool, torch.uint8):
+        if not is_mask(i):
             new.append(i)
             continue
-        scratch.append(whole(x, i.numel(), i.dim()))
-        new.extend(whole(x, i.numel()) for _ in range(i.dim()))
+        n = chosen.get(i, i.numel())
+        scratch.append(whole(x, n, i.dim()))
+        new.extend(whole(x, n) for _ in range(i.dim()))
     return torch.ops.aten.index.Tensor(x, new), scratch
+
+
+def choose(x, indices, values, chosen):
+    """x[mask] = values says how many places the mask chooses; the gradient of the values has as many rows."""
+    at = [n for n, i in enumerate(indices) if i is not None]
+    if len(at) != 1 or not is_mask(indices[at[0]]):
+        return
+    mask = indices[at[0]]
+    behind = x.dim() - at[0] - mask.dim()  # dimensions after those of the mask
+    if values.dim() > behind and values.shape[-1 - behind] != 1:
+        chosen[mask] = values.shape[-1 - behind]
 
 
 def unique(x, _sorted=True, inverse=False, counts=False):
@@ -70,7 +86,7 @@ def pack_padded_sequence(x, lengths, batch_first):
     """All sequences are as long as the longest: PyTorch's LSTM for the CPU fails without data at shorter ones."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     if known(lengths) and lengths.numel():
-        steps = int(lengths.max())
+        steps = int(lengths.max()) or steps  # 0: read by .numpy() from a tensor without data
     return x.new_empty((steps * batch, *x.shape[2:])), torch.full((steps,), batch, dtype=torch.int64)
 
 
@@ -108,15 +124,23 @@ ASSUMED = {"aten::repeat_interleave": ONCE, "aten::bincount": ONCE, "aten::equal
 def of(func, args, kwargs, recorder):
     """What an operation returns whose size depends on data; None: the size of this one does not."""
     name = func._schema.name
+    if name in BOUNDS or name == "aten::index":
+        if known(args[0]):  # what is made like a host tensor would have any values
+            args = (recorder.fake.from_tensor(args[0]), *args[1:])
     if name == "aten::index":
-        if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
+        masks = [i for i in args[1] if is_mask(i)]
+        if not masks:
             return None
-        recorder.note(LARGEST)
-        out, scratch = index(*args)
+        if any(i not in recorder.chosen for i in masks):
+            recorder.note(LARGEST)
+        out, scratch = index(*args, recorder.chosen)
         if recorder.on_gpu(args[0]):
             for t in scratch:
                 recorder.born(t)
         return (out,)
+    if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
+        choose(*args[:3], recorder.chosen)
+        return None
     bound = BOUNDS.get(name)
     if bound is None or name == "aten::repeat_interleave" and func._overloadname != "Tensor":
         return None

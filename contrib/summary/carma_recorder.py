@@ -31,7 +31,6 @@ class Done(BaseException):
 if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
     import carma_bounds
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-    from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.weak import WeakTensorKeyDictionary
@@ -65,6 +64,7 @@ class Recorder(TorchDispatchMode):
         self.any_is = True  # what a script reads from any()
         self.asked = False  # it has read that
         self.anys = WeakTensorKeyDictionary()
+        self.chosen = WeakTensorKeyDictionary()  # mask -> how many places it chooses, where that is known
         self.events = []  # ("+", id, bytes), ("-", id), (letter, convolution)
         self.live = {}  # storage -> (weak reference, id)
         self.tensors = {}  # weak references to the tensors that hold them
@@ -87,15 +87,14 @@ class Recorder(TorchDispatchMode):
         if not isinstance(tensor, FakeTensor):
             return False
         known = self.live.get(tensor.untyped_storage()._cdata)
-        return known is not None and not known[0].expired()
+        return known is not None and known[0]() is not None
 
     def note(self, name):
         self.unseen[name] = self.unseen.get(name, 0) + 1
 
     def sweep(self, keys=None):
-        expired = torch.UntypedStorage._expired  # what StorageWeakRef.expired asks, without its way there
         dead = [key for key in (self.live if keys is None else keys)
-                if key in self.live and expired(self.live[key][0].cdata)]
+                if key in self.live and self.live[key][0]() is None]
         for key in sorted(dead, key=lambda key: self.live[key][1]):
             number = self.live.pop(key)[1]
             self.add(("-", number), ("-", self.count - number))
@@ -115,15 +114,19 @@ class Recorder(TorchDispatchMode):
             return  # the lengths of a packed sequence stay on the host
         storage = tensor.untyped_storage()
         known = self.live.get(storage._cdata)
-        if known is not None and not known[0].expired():
-            self.watch(tensor, storage._cdata)
-            return
+        if known is not None:
+            if known[0]() is not None:
+                self.watch(tensor, storage._cdata)
+                return
+            self.left.add(storage._cdata)  # the place of a storage that is gone
         size = storage.nbytes()
         if size == 0:
             return
         self.sweep(self.left)
         self.watch(tensor, storage._cdata)
-        self.live[storage._cdata] = (StorageWeakRef(storage), self.count)
+        # Of the Python object: PyTorch's own StorageWeakRef would keep that object alive beyond its storage, and fake
+        # tensors of real ones, which are remembered by these objects, would get memory that is freed.
+        self.live[storage._cdata] = (weakref.ref(storage), self.count)
         self.add(("+", self.count, size), ("+", size))
         self.count += 1
         if len(self.events) > 2 * MOST_EVENTS:
@@ -177,7 +180,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in READS and isinstance(args[0], FakeTensor):
             self.boundary()
-            return self.value(args[0])
+            value = self.value(args[0])
+            return bool(value) if func is torch.ops.aten.is_nonzero.default else value
         if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
             if self.backwards and not self.by_hand and not OPTIMIZERS:
                 self.changes(args[0])
@@ -355,7 +359,8 @@ if torch is not None:
     MATMULS = frozenset((_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot))
     IN_PLACE = frozenset((_aten.add_, _aten.sub_, _aten.mul_, _aten.div_, _aten.addcmul_, _aten.addcdiv_, _aten.lerp_,
                           _aten.zero_, _aten.fill_, _aten.copy_, _aten.uniform_, _aten.normal_))
-    READS = frozenset((_aten._local_scalar_dense.default, _aten.item.default))  # the latter in inference mode
+    READS = frozenset((_aten._local_scalar_dense.default, _aten.item.default,
+                       _aten.is_nonzero.default))  # the last two in inference mode
     WRONG = frozenset((_aten.isnan, _aten.isinf, _aten.isneginf, _aten.isposinf))
 
 

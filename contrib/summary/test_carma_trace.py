@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 import unittest
 import unittest.mock
+import weakref
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -145,12 +146,15 @@ assert x.is_cuda and not torch.zeros(3).is_cuda and not torch.isnan(x).any()
 assert torch.where(x > 0)[1].shape == (800,) and (x > 0).nonzero().shape == (800, 2)
 assert torch.masked_select(x, x > 0).shape == x[x > 0].shape == torch.unique(x).shape == (800,)
 assert x[:, x[0] > 0].shape == (8, 100) and torch.unique(x, return_inverse=True)[1].shape == (8, 100)
+assert torch.arange(100)[x[0] > 0].shape == (100,) and torch.arange(100)[x[0] > 0].sum().item() == 1
 assert torch.repeat_interleave(x, ones, dim=0).shape == (8, 100)
 for lengths in (torch.full((4,), 50), torch.full((4,), 50, device="cuda")):
     scores = torch.randn(50, 4, 20, device="cuda", requires_grad=True)
     targets = torch.ones(4, 10, dtype=torch.long, device="cuda")
     nn.functional.ctc_loss(scores.log_softmax(2), targets, lengths, lengths // 5).backward()
 packed = nn.utils.rnn.pack_padded_sequence(x.view(8, 10, 10), torch.arange(8, 0, -1), batch_first=True)
+lengths = torch.full((8,), 10).cuda().cpu().numpy()
+assert nn.utils.rnn.pack_padded_sequence(x.view(8, 10, 10), lengths, batch_first=True).data.shape == (80, 10)
 assert packed.data.shape == (64, 10)
 out, _ = nn.LSTM(10, 20, batch_first=True).cuda()(packed)
 nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
@@ -548,6 +552,15 @@ data = """)
             recorder.sweep()
             self.assertEqual([e[:2] for e in recorder.events[4:]], [("-", 1), ("-", 2)])
 
+    def test_nothing_keeps_a_storage_that_is_gone(self):
+        # PyTorch finds fake tensors again by the Python object of their storage: kept, it was used after its memory.
+        with carma_trace.Tracing() as tracing, tracing.recorder.on():
+            tensor = torch.empty(100000)
+            storage = weakref.ref(tensor.untyped_storage())
+            self.assertIsNotNone(storage())
+            del tensor
+            self.assertIsNone(storage())
+
     def test_the_bench_finds_it(self):
         bench = os.path.join(HERE, "..", "bench", "estimator")
         for name in ("real_traces.py", "timm_traces.py"):
@@ -585,7 +598,8 @@ data = """)
     def test_values_in_inference_mode(self):
         code = PLAIN.replace("total += loss.item()", """
         with torch.inference_mode():
-            total += (loss * 2).item()""")
+            total += (loss * 2).item()
+            assert loss.min() >= 0 and loss""")
         self.assertIn("#CARMA| batch 16 8\n", self.traced(code))
 
     def test_no_checkpoint_is_written(self):
@@ -666,6 +680,16 @@ data = """))
         births, _ = unfold(self.traced(code))
         self.assertIn(f"a{4 * 72000}", births)  # every element may be above 0
         self.assertIn(f"a{2 * 8 * 72000}", births)  # the mask as indices
+
+    def test_a_mask_that_is_filled(self):
+        """As many values as x[mask] takes have a gradient, which is no larger; what is read there then is known, too."""
+        code = PLAIN.replace("total = 0.0", "total = 0.0\nmask = (torch.arange(300) < 200).cuda()").replace(
+            "loss.backward()", """some = model[3].weight.new_zeros(300, 10)
+        some[mask] = model[3].weight.flatten()[:2000].view(200, 10)
+        (loss + some.sum()).backward()
+        some[mask]""")
+        births, _ = unfold(self.traced(code))
+        self.assertIn(f"a{4 * 2000}", births)
 
     def test_equal_passes_count_twice(self):
         texts = {self.traced(REPEATS.replace("PASSES", str(n))) for n in (6, 40)}
