@@ -36,9 +36,11 @@ def reduced(tensor, protocol):
 
 
 def put(tracing, overlay):
-    """Replaces torch.save and torch.load for a trace."""
+    """Replaces torch.save and torch.load for a trace, and how tensors without data are pickled."""
     global recorder
     recorder = tracing.recorder
+    FakeTensor.__reduce_ex__ = reduced  # its own takes along the whole mode of fake tensors, which has no pickle
+    tracing.stack.callback(delattr, FakeTensor, "__reduce_ex__")
     save, load = torch.save, torch.load
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals([hollow])
@@ -47,12 +49,8 @@ def put(tracing, overlay):
     def saved(obj, f, *args, **kwargs):
         if isinstance(f, (str, os.PathLike)):
             f = overlay.writing(f, content=False)  # a path is opened in C++
-        FakeTensor.__reduce_ex__ = reduced
-        try:
-            with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
-                return save(obj, f, *args, **kwargs)
-        finally:
-            del FakeTensor.__reduce_ex__
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
+            return save(obj, f, *args, **kwargs)
 
     @functools.wraps(load)
     def loaded(f, map_location=None, *args, **kwargs):

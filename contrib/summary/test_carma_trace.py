@@ -138,7 +138,7 @@ for step in range(100):
 
 # What scripts do beside a plain loop; each has failed once.
 IDIOMS = """
-import numpy, torch
+import pickle, numpy, torch
 from torch import nn
 from torch.nn.parallel.distributed import DistributedDataParallel
 x, ones = torch.randn(8, 100, device="cuda"), torch.ones(8, dtype=torch.long, device="cuda")
@@ -156,6 +156,7 @@ packed = nn.utils.rnn.pack_padded_sequence(x.view(8, 10, 10), torch.arange(8, 0,
 lengths = torch.full((8,), 10).cuda().cpu().numpy()
 assert nn.utils.rnn.pack_padded_sequence(x.view(8, 10, 10), lengths, batch_first=True).data.shape == (80, 10)
 assert packed.data.shape == (64, 10)
+assert pickle.loads(pickle.dumps([x]))[0].is_cuda
 out, _ = nn.LSTM(10, 20, batch_first=True).cuda()(packed)
 nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
 assert x.sum().detach().cpu().numpy().shape == () and numpy.array(x.detach().cpu()).shape == (8, 100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training scripts of twelve kinds, public ones but for one, unchanged, each traced by one command.
+"""Training scripts of fifteen kinds, public ones but for one, unchanged, each traced by one command.
 
 Their sources are fetched with git at the versions named here, into
 ${XDG_CACHE_HOME:-~/.cache}/carma-trace. TRACE_GIT names a folder or an address
@@ -40,6 +40,11 @@ SOURCES = {
     "vision": ("pytorch/vision", "v0.21.0", ("references/classification",), "", ""),
     "examples": ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8",
                  ("mnist", "imagenet", "dcgan", "vae"), "", ""),
+    "makemore": ("karpathy/makemore", "988aa59e4d8fefa526d06f3b453ad116258398d4", (), "", ""),
+    "PyTorch-GAN": ("eriklindernoren/PyTorch-GAN", "36d3c77e5ff20ebe0aeefd322326a134a279b93e",
+                    ("implementations/cyclegan",), "", ""),
+    "LoRA": ("microsoft/LoRA", "c4593f060e6a368d7bb5af5273b8e42810cdef90",
+             ("loralib", "examples/NLG/src"), ".", ""),
     "nanoGPT": ("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291", ("data",), "", ""),
 }
 
@@ -115,6 +120,21 @@ def words(path):
         f.write("a b c d e f g h\n" * 40000)
 
 
+def pairs(folder):
+    from PIL import Image
+    for part in ("train/A", "train/B", "test/A", "test/B"):
+        os.makedirs(os.path.join(folder, part))
+        for i in range(12):
+            Image.new("RGB", (256, 256)).save(os.path.join(folder, part, f"{i}.jpg"))
+
+
+def completions(folder):
+    os.makedirs(folder)
+    for part in ("train", "valid"):
+        with open(os.path.join(folder, part + ".jsonl"), "w", encoding="utf-8") as f:
+            f.write('{"context": [100, 101, 102], "completion": [200, 201, 202]}\n' * 256)
+
+
 def trainer(path):
     with open(path, "w", encoding="utf-8") as f:
         f.write(test_carma_trace.TRAINER)
@@ -183,6 +203,13 @@ PUBLIC = (
     ("nanoGPT", ("nanoGPT",), [(numbers, "data/openwebtext")], ".",
      "train.py --batch_size=4 --block_size=256 --gradient_accumulation_steps=2 --eval_iters=1",
      ["batch 4 2", "optimizer AdamW", "precision amp-bfloat16", "torch.compile"]),
+    ("makemore", ("makemore",), [], ".", "makemore.py --device cuda", ["batch 32 16", "optimizer AdamW"]),
+    ("CycleGAN", ("PyTorch-GAN",), [(pairs, "../../data/monet2photo")], "implementations/cyclegan", "cyclegan.py",
+     ["batch 1 2", "optimizer Adam", "another DataLoader has batches of 5"]),
+    ("LoRA", ("LoRA",), [(completions, "data/e2e")], "examples/NLG",
+     "torchrun --nproc_per_node=1 src/gpt2_ft.py --platform local --train_data data/e2e/train.jsonl "
+     "--valid_data data/e2e/valid.jsonl --train_batch_size 8 --seq_len 512 --max_epoch 5",
+     ["batch 8 4", "optimizer AdamW", "parallel ddp"]),
 )
 
 
