@@ -20,15 +20,11 @@ OFF = ("mlflow", "comet_ml", "neptune", "clearml", "aim", "swanlab", "trackio", 
        "tensorboardX", "tensorboard_logger", "torch.utils.tensorboard")
 
 
-class Nothing:
-    """Takes every call and does nothing; reads as an empty text, an empty list and false."""
+class Quiet:
+    """An object whose every function does nothing; reads as an empty text, an empty list and false."""
 
     def __init__(self, *args, **kwargs):
         pass
-
-    def __call__(self, *args, **kwargs):
-        # @mlflow.trace and its like keep what they decorate
-        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else Nothing()
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -49,6 +45,14 @@ class Nothing:
 
     def __str__(self):
         return ""
+
+
+class Nothing(Quiet):
+    """A function that does nothing."""
+
+    def __call__(self, *args, **kwargs):
+        # @mlflow.trace and its like keep what they decorate
+        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else Nothing()
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -72,7 +76,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 return "0.0.0"
             if name.startswith("__"):
                 raise AttributeError(name)
-            return type(name, (Nothing,), {}) if name[:1].isupper() else Nothing()
+            return type(name, (Quiet,), {}) if name[:1].isupper() else Nothing()
 
         module.__getattr__ = get
 

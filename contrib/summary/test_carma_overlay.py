@@ -151,7 +151,7 @@ WRITES = {
         left = tempfile.mkdtemp(); open(left + "/left", "w").close()""",
     "tensorboard": """
         from torch.utils.tensorboard import SummaryWriter
-        with SummaryWriter("runs/old") as w: w.add_scalar("loss", 1.0, 1)""",
+        with SummaryWriter("runs/old") as w: assert not callable(w); w.add_scalar("loss", 1.0, 1)""",
     "a module that is written": """
         open("generated.py", "w").write("value = 7")
         sys.path.insert(0, os.getcwd()); import generated; assert generated.value == 7""",
