@@ -31,9 +31,13 @@ class Done(BaseException):
 if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
     import carma_bounds
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.weak import WeakTensorKeyDictionary
+    _tensor = torch.empty(1)
+    # Whether the Python object of a storage lasts as long as the storage: from PyTorch 2.1 on.
+    STORAGES_LAST = weakref.ref(_tensor.untyped_storage())() is not None
 else:
     TorchDispatchMode = object
 
@@ -47,6 +51,18 @@ def need_torch():
 
 # What is in memory: classes of the text.
 PARAMETER, GRADIENT, STATE, ACTIVATION = "p", "g", "o", "a"
+
+
+def weakly(storage):
+    """Calls of the result give None once the storage is gone.
+
+    PyTorch's own StorageWeakRef keeps the Python object alive beyond the storage: fake tensors of real
+    ones, which PyTorch finds again by these objects, would get memory that is freed.
+    """
+    if STORAGES_LAST:
+        return weakref.ref(storage)
+    reference = StorageWeakRef(storage)
+    return lambda: None if reference.expired() else storage._cdata
 
 
 class Recorder(TorchDispatchMode):
@@ -124,9 +140,7 @@ class Recorder(TorchDispatchMode):
             return
         self.sweep(self.left)
         self.watch(tensor, storage._cdata)
-        # Of the Python object: PyTorch's own StorageWeakRef would keep that object alive beyond its storage, and fake
-        # tensors of real ones, which are remembered by these objects, would get memory that is freed.
-        self.live[storage._cdata] = (weakref.ref(storage), self.count)
+        self.live[storage._cdata] = (weakly(storage), self.count)
         self.add(("+", self.count, size), ("+", size))
         self.count += 1
         if len(self.events) > 2 * MOST_EVENTS:
