@@ -70,6 +70,11 @@ func (p pace) using(mib int64, smact, seconds int, more ...string) string {
 	return using(mib, smact, seconds+p.busy, more...)
 }
 
+// spike is memory in use at a job's start alone, until after the agent has seen the job.
+func (p pace) spike(mib int) string {
+	return fmt.Sprintf("--spike %dM:%ds", mib, (4+p.busy)*observeScale)
+}
+
 func (p pace) sleep(seconds int) string { return fmt.Sprintf("sleep %d", seconds+p.idle) }
 
 // installHere installs here, a program that runs another with the GPUs of the node: Slurm sets no SIMGPU_STATE.
@@ -139,7 +144,7 @@ func (p pace) plainJobs() (jobs []seen) {
 	return append(jobs,
 		seen{user: alice, options: "--gres=gpu:1", script: p.using(9001, 60, length, "--ramp 50s"), state: "COMPLETED",
 			gpus: 1, mib: 9001, smact: 60},
-		seen{user: bob, options: "--gres=gpu:1", script: p.using(9002, 60, length, "--spike 15002M:40s"), state: "COMPLETED",
+		seen{user: bob, options: "--gres=gpu:1", script: p.using(9002, 60, length, p.spike(15002)), state: "COMPLETED",
 			gpus: 1, mib: 15002, smact: 60},
 		seen{user: carol, options: "--gres=gpu:1", script: p.using(3003, 40, length/2), state: "COMPLETED", gpus: 1, mib: 3003,
 			smact: 40},
