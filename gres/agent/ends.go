@@ -114,15 +114,15 @@ func (c *Ends) questions(ended []lease.Ended, now time.Duration) (list [][]lease
 // no answer.
 func (c *Ends) ask(ctx context.Context, together []lease.Ended, now time.Duration) bool {
 	start, rarest := time.Now(), c.Config.Capacity.Compare.D()
-	if len(together) > 1 {
-		defer func() { c.manyAt = now + max(behindAfter, manyTook*time.Since(start)) }()
-	}
 	ids := make([]uint32, len(together))
 	for i, e := range together {
 		ids[i] = e.JobID
 		c.askAt[e.JobKey] = now + min(rarest, max(time.Second, e.Age/4))
 	}
-	jobs, err := c.Jobs.Jobs(ctx, ids)
+	jobs, words, err := c.answer(ctx, ids)
+	if len(ids) > 1 {
+		c.manyAt = now + max(behindAfter, manyTook*time.Since(start))
+	}
 	if err != nil {
 		c.silence = min(rarest, max(time.Second, 2*c.silence))
 		c.silentUntil = now + c.silence
@@ -130,10 +130,6 @@ func (c *Ends) ask(ctx context.Context, together []lease.Ended, now time.Duratio
 		return false
 	}
 	c.silence = 0
-	var words map[uint32]sctl.Words
-	if len(jobs) > 0 { // a record without a name is better than none
-		words, _ = c.Jobs.WordsOf(ctx, slices.Collect(maps.Keys(jobs)))
-	}
 	for _, e := range together {
 		j := jobs[e.JobID]
 		if j.State == jobstate.Completing && e.Age < forgottenAfter {
@@ -146,6 +142,16 @@ func (c *Ends) ask(ctx context.Context, together []lease.Ended, now time.Duratio
 		}
 	}
 	return true
+}
+
+// answer is slurmctld's. A record without a name is better than none, so words may be missing.
+func (c *Ends) answer(ctx context.Context, ids []uint32) (map[uint32]sctl.Job, map[uint32]sctl.Words, error) {
+	jobs, err := c.Jobs.Jobs(ctx, ids)
+	if len(jobs) == 0 {
+		return nil, nil, err
+	}
+	words, _ := c.Jobs.WordsOf(ctx, slices.Collect(maps.Keys(jobs)))
+	return jobs, words, nil
 }
 
 // setEnd completes the record of an attempt; j is zero if slurmctld does not know the job

@@ -178,12 +178,13 @@ func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, le
 	}
 }
 
-// notePresent takes in cgroups of jobs that have come or gone. A job may use no GPU, or use a GPU late.
+// notePresent takes in cgroups of jobs that have come or gone. A job may use no GPU, or use a GPU late. The first look
+// asks about all jobs.
 func (s *singles) notePresent(now time.Duration, ids []uint32) {
 	present := map[uint32]struct{}{}
 	for _, id := range ids {
 		present[id] = struct{}{}
-		if _, before := s.present[id]; !before {
+		if _, before := s.present[id]; !before && s.present != nil {
 			s.changed[id] = now
 		}
 	}

@@ -15,11 +15,14 @@ type Present struct{ patterns []string }
 // Present reads where cgroup.conf has the cgroups.
 func (h Host) Present() (p Present, err error) {
 	conf, mount, err := h.place()
-	if isCgroup2(mount) {
-		return Present{scopePatterns(filepath.Join(mount, cmp.Or(conf.Setting("CgroupSlice"), usualSlice)), h.Node)}, err
-	}
-	for _, home := range homeNames(h.Node) { // of proctrack/cgroup
-		p.patterns = append(p.patterns, filepath.Join(mount, "freezer", home, "uid_*", "job_*"))
+	switch {
+	case err != nil:
+	case isCgroup2(mount):
+		p.patterns = scopePatterns(filepath.Join(mount, cmp.Or(conf.Setting("CgroupSlice"), usualSlice)), h.Node)
+	default:
+		for _, home := range homeNames(h.Node) { // of proctrack/cgroup
+			p.patterns = append(p.patterns, filepath.Join(mount, "freezer", home, "uid_*", "job_*"))
+		}
 	}
 	return p, err
 }

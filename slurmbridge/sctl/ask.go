@@ -158,7 +158,9 @@ func rowsOf(ctx context.Context, c Client, ids []uint32, fields []string) (map[u
 	var list []string
 	for _, id := range ids {
 		text := strconv.FormatUint(uint64(id), 10)
-		asked[text], list = id, append(list, text)
+		if _, twice := asked[text]; !twice {
+			asked[text], list = id, append(list, text)
+		}
 	}
 	rows, err := c.squeue(ctx, fields, "--states=all", "--jobs="+strings.Join(list, ","))
 	if errors.Is(err, ErrNoJob) {

@@ -81,7 +81,7 @@ func TestFinder(t *testing.T) {
 func TestFinderJobs(t *testing.T) {
 	row := func(id, state string) []string { return fields(map[int]string{0: id, 6: state}) }
 	c := client(t, map[string]string{"squeue": rows(row("7", "RUNNING"), row("8", "FAILED"), row("12", "PENDING"))})
-	got, err := Finder(c).Jobs(t.Context(), []uint32{7, 8, 9})
+	got, err := Finder(c).Jobs(t.Context(), []uint32{7, 8, 7, 9})
 	if err != nil || len(got) != 2 || got[7].State != "RUNNING" || got[8].State != "FAILED" {
 		t.Errorf("got %+v, %v", got, err)
 	}
