@@ -137,23 +137,15 @@ func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 
 func (j *jobs) MayRun(context.Context, uint32, string) (bool, error) { return !j.away, j.err }
 
-func (j *jobs) Jobs(ctx context.Context, ids []uint32) (map[uint32]sctl.Job, error) {
-	asked, known := j.asked+1, map[uint32]sctl.Job{}
+func (j *jobs) Describe(ctx context.Context, ids []uint32) (map[uint32]sctl.Description, error) {
+	asked, known := j.asked+1, map[uint32]sctl.Description{}
 	for _, id := range ids {
 		if job, err := j.Job(ctx, id); err == nil {
-			known[id] = job
+			known[id] = sctl.Description{Job: job, Words: j.words}
 		}
 	}
 	j.asked = asked
 	return known, j.err
-}
-
-func (j *jobs) WordsOf(_ context.Context, ids []uint32) (map[uint32]sctl.Words, error) {
-	words := map[uint32]sctl.Words{}
-	for _, id := range ids {
-		words[id] = j.words
-	}
-	return words, j.err
 }
 
 func (j *jobs) Release(_ context.Context, t sctl.Target) error {
@@ -717,6 +709,40 @@ func TestCompleteAsksAgainSoon(t *testing.T) {
 			t.Errorf("%s: asked after %v s", name, after)
 		}
 	}
+}
+
+// One job that cannot be read keeps no other record from slurmctld's word, and is asked about again.
+func TestCompleteBesideAJobThatCannotBeRead(t *testing.T) {
+	l, r, j := &ledger{}, &records{}, &unread{jobs: jobs{known: map[uint32]sctl.Job{}}, id: 3}
+	for id := range uint32(2 * manyDue) {
+		l.list = append(l.list, lease.Ended{JobKey: jobenv.JobKey{JobID: id}, Age: time.Minute})
+		j.known[id] = sctl.Job{ID: id, State: "COMPLETED"}
+	}
+	a := newAgent()
+	a.Ledger, a.Records, a.Jobs = l, r, &j.jobs
+	wire(a)
+	a.Ends.Jobs = j
+	a.Ends.complete(t.Context(), time.Hour)
+	if j.asked != 1 || len(r.ends) != 2*manyDue-1 || a.Ends.silence != 0 {
+		t.Errorf("%d questions, %d records, then silence for %v", j.asked, len(r.ends), a.Ends.silence)
+	}
+	for _, e := range r.ends {
+		if e.JobID == 3 || e.State != "COMPLETED" {
+			t.Errorf("record %+v", e)
+		}
+	}
+}
+
+// unread has a job that cannot be read.
+type unread struct {
+	jobs
+	id uint32
+}
+
+func (u *unread) Describe(ctx context.Context, ids []uint32) (map[uint32]sctl.Description, error) {
+	known, _ := u.jobs.Describe(ctx, ids)
+	delete(known, u.id)
+	return known, errors.New("not a state")
 }
 
 // A record that cannot be written is tried for as long as one that nobody can be asked about.

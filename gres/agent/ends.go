@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -34,10 +33,11 @@ const (
 	endsAskedAtOnce = 3
 )
 
-// Once a job has been due for a question for behindAfter, all jobs that are due are asked about at once. The answer is
-// about all jobs of the cluster, and many nodes may be behind: a node spends at most 1/manyTook of its time on such
-// questions.
+// Where more than manyDue jobs are due for a question, and one of these for behindAfter, all are asked about at once. The
+// answer is about all jobs of the cluster, and many nodes may be behind: a node spends about 1/manyTook of its time on
+// such questions, but asks twice before slurmctld forgets a job.
 const (
+	manyDue     = 30
 	behindAfter = 15 * time.Second
 	manyTook    = 50
 )
@@ -80,7 +80,7 @@ func (c *Ends) complete(ctx context.Context, now time.Duration) {
 	slices.SortStableFunc(ended, func(x, y lease.Ended) int { return cmp.Compare(again[x.JobKey], again[y.JobKey]) })
 	for _, e := range ended {
 		if e.Age >= askNoMore {
-			c.setEnd(ctx, e, sctl.Job{}, sctl.Words{}, false)
+			c.setEnd(ctx, e, sctl.Description{}, false)
 		}
 	}
 	if c.silentUntil > now {
@@ -104,7 +104,7 @@ func (c *Ends) questions(ended []lease.Ended, now time.Duration) (list [][]lease
 			behind = behind || min(e.Age, now-at) >= behindAfter
 		}
 	}
-	if behind && len(due) > endsAskedAtOnce && c.manyAt <= now {
+	if behind && len(due) > manyDue && c.manyAt <= now {
 		return [][]lease.Ended{due}
 	}
 	return slices.Collect(slices.Chunk(due[:min(len(due), endsAskedAtOnce)], 1))
@@ -119,50 +119,42 @@ func (c *Ends) ask(ctx context.Context, together []lease.Ended, now time.Duratio
 		ids[i] = e.JobID
 		c.askAt[e.JobKey] = now + min(rarest, max(time.Second, e.Age/4))
 	}
-	jobs, words, err := c.answer(ctx, ids)
+	jobs, err := c.Jobs.Describe(ctx, ids)
 	if len(ids) > 1 {
-		c.manyAt = now + max(behindAfter, manyTook*time.Since(start))
+		c.manyAt = now + min(max(behindAfter, manyTook*time.Since(start)), forgottenAfter/2)
 	}
 	if err != nil {
+		c.Log.Warn("query how jobs ended", "jobs", len(ids), "first", together[0].JobKey, "error", err)
+	}
+	if err != nil && len(jobs) == 0 {
 		c.silence = min(rarest, max(time.Second, 2*c.silence))
 		c.silentUntil = now + c.silence
-		c.Log.Warn("query how jobs ended", "jobs", ids, "error", err)
 		return false
 	}
 	c.silence = 0
 	for _, e := range together {
-		j := jobs[e.JobID]
-		if j.State == jobstate.Completing && e.Age < forgottenAfter {
+		j, known := jobs[e.JobID]
+		if !known && err != nil || j.State == jobstate.Completing && e.Age < forgottenAfter {
 			continue
 		}
 		// REQUEUED is the record's last word only until the job's own: a waiting job may be cancelled there.
 		waits := j.State == jobstate.Pending && uint32(max(j.Restarts, 0)) == e.Restart+1
 		if _, complete := c.waiting[e.JobKey]; !waits || !complete {
-			c.setEnd(ctx, e, j, words[e.JobID], waits)
+			c.setEnd(ctx, e, j, waits)
 		}
 	}
 	return true
 }
 
-// answer is slurmctld's. A record without a name is better than none, so words may be missing.
-func (c *Ends) answer(ctx context.Context, ids []uint32) (map[uint32]sctl.Job, map[uint32]sctl.Words, error) {
-	jobs, err := c.Jobs.Jobs(ctx, ids)
-	if len(jobs) == 0 {
-		return nil, nil, err
-	}
-	words, _ := c.Jobs.WordsOf(ctx, slices.Collect(maps.Keys(jobs)))
-	return jobs, words, nil
-}
-
 // setEnd completes the record of an attempt; j is zero if slurmctld does not know the job
 // any more. Of a job waiting for its next attempt there will be more to say.
-func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words, waits bool) {
+func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Description, waits bool) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: c.Node, Forward: c.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
-		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j, e.Restart)
-		end.Name, end.Account = words.Name, words.Account
+		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j.Job, e.Restart)
+		end.Name, end.Account = j.Name, j.Account
 		if c.Config.Observes() {
-			end.Advice, _ = admincomment.AdviceIn(words.AdminComment)
+			end.Advice, _ = admincomment.AdviceIn(j.AdminComment)
 		}
 		end.Never = end.State != jobstate.Requeued && uint32(max(j.Restarts, 0)) > e.Restart
 	}

@@ -27,10 +27,12 @@ func TestCompleteWhereJobsEndFasterThanSlurmctldAnswers(t *testing.T) {
 		noMany          bool          // about many jobs there is no answer
 		most            int           // questions about many jobs
 	}{
-		"quick":            {500, 3, 50 * time.Millisecond, false, 0},
-		"slow":             {500, 3, 900 * time.Millisecond, false, 3},
-		"slower":           {300, 3, 2 * time.Second, false, 2},
-		"single jobs only": {300, 1000, 200 * time.Millisecond, true, 1},
+		"quick":            {500, 3, 100 * time.Millisecond, false, 0},
+		"a few at once":    {30, 1000, 4 * time.Second, false, 0},
+		"slow":             {500, 3, 1800 * time.Millisecond, false, 3},
+		"slower":           {300, 3, 4 * time.Second, false, 2},
+		"slowest":          {300, 3, 8 * time.Second, false, 2},
+		"single jobs only": {300, 1000, 400 * time.Millisecond, true, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -85,7 +87,7 @@ func (b *burst) DropEnded(_ context.Context, key jobenv.JobKey) error {
 	return nil
 }
 
-func (b *burst) Jobs(_ context.Context, ids []uint32) (map[uint32]sctl.Job, error) {
+func (b *burst) Describe(_ context.Context, ids []uint32) (map[uint32]sctl.Description, error) {
 	time.Sleep(b.takes)
 	if len(ids) > 1 {
 		if b.many++; b.noMany {
@@ -94,20 +96,11 @@ func (b *burst) Jobs(_ context.Context, ids []uint32) (map[uint32]sctl.Job, erro
 		}
 	}
 	const minJobAge = 5 * time.Minute
-	known := map[uint32]sctl.Job{}
+	known := map[uint32]sctl.Description{}
 	for _, id := range ids {
 		if time.Since(b.ends[id]) < minJobAge {
-			known[id] = sctl.Job{ID: id, State: "COMPLETED"}
+			known[id] = sctl.Description{Job: sctl.Job{ID: id, State: "COMPLETED"}, Words: sctl.Words{Name: "train"}}
 		}
 	}
 	return known, nil
-}
-
-func (b *burst) WordsOf(_ context.Context, ids []uint32) (map[uint32]sctl.Words, error) {
-	time.Sleep(b.takes)
-	words := map[uint32]sctl.Words{}
-	for _, id := range ids {
-		words[id] = sctl.Words{Name: "train"}
-	}
-	return words, nil
 }

@@ -69,6 +69,7 @@ type Observer struct {
 type singles struct {
 	changed map[uint32]time.Duration // since when each is to be asked about
 	present map[uint32]struct{}      // jobs with a cgroup
+	come    map[uint32]struct{}      // jobs of present that nobody has asked about
 	fresh   map[uint32]fresh         // jobs of changed that have not been met
 	met     map[uint32]struct{}      // jobs in the last answer on all jobs, or asked about since
 	asked   time.Duration
@@ -127,13 +128,15 @@ func (o *Observer) look(ctx context.Context, v view) {
 	}
 	now := lease.Now()
 	o.single.note(now, o.seen, seen, v.snapshot.Leases)
-	o.single.notePresent(now, o.Present())
+	o.single.notePresent(now, o.Present(), v.snapshot.Leases)
 	o.seen = seen
 	switch {
 	case o.due(now):
 		o.tell(o.askAll(ctx, now, gpus))
-	case o.single.due(now):
-		o.tell(o.askSingles(ctx, now, gpus))
+	default:
+		if ids := o.single.due(now); len(ids) > 0 {
+			o.tell(o.askSingles(ctx, now, ids, gpus))
+		}
 	}
 }
 
@@ -149,6 +152,7 @@ func (o *Observer) due(now time.Duration) bool {
 func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, leases []gres.Lease) {
 	if s.changed == nil {
 		s.changed, s.fresh, s.met = map[uint32]time.Duration{}, map[uint32]fresh{}, map[uint32]struct{}{}
+		s.come = map[uint32]struct{}{}
 	}
 	for p := range before {
 		if _, there := seen[p]; !there {
@@ -178,30 +182,39 @@ func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, le
 	}
 }
 
-// notePresent takes in cgroups of jobs that have come or gone. A job may use no GPU, or use a GPU late. The first look
-// asks about all jobs.
-func (s *singles) notePresent(now time.Duration, ids []uint32) {
+// notePresent takes in cgroups that have come, and that have gone from jobs with a lease. A job may use no GPU, or use a
+// GPU late. The first look asks for all jobs.
+func (s *singles) notePresent(now time.Duration, ids []uint32, leases []gres.Lease) {
 	present := map[uint32]struct{}{}
 	for _, id := range ids {
 		present[id] = struct{}{}
 		if _, before := s.present[id]; !before && s.present != nil {
-			s.changed[id] = now
+			s.come[id] = struct{}{}
 		}
 	}
-	for id := range s.present {
-		if _, there := present[id]; !there {
-			s.changed[id] = now
+	for _, l := range leases {
+		_, before := s.present[l.Job.JobID]
+		if _, there := present[l.Job.JobID]; before && !there {
+			s.changed[l.Job.JobID] = now
 		}
 	}
 	s.present = present
 }
 
-// due tells whether slurmctld is to be asked about single jobs. Where the last question had no answer, a new job waits
-// about as long as the question took: a new job may be short.
-func (s *singles) due(now time.Duration) bool {
+// due are the jobs that slurmctld is to be asked about now, new jobs on GPUs first. Where the last question had no
+// answer, a new job waits about as long as the question took: a new job may be short.
+func (s *singles) due(now time.Duration) []uint32 {
 	since := now - s.asked
 	fresh := len(s.fresh) > 0 && (!s.failed || since >= max(observeGap, 2*s.took))
-	return len(s.changed) > 0 && (fresh || since >= max(observeGap, observeGapTook*s.took))
+	all := since >= max(observeGap, observeGapTook*s.took)
+	if !fresh && !all {
+		return nil
+	}
+	ids := slices.AppendSeq(slices.Collect(maps.Keys(s.fresh)), maps.Keys(s.changed))
+	if all {
+		ids = slices.AppendSeq(ids, maps.Keys(s.come))
+	}
+	return ids
 }
 
 // answered notes that slurmctld has answered about a job. An answer that comes soon after the change is not the last:
@@ -211,7 +224,20 @@ func (s *singles) answered(id uint32, now time.Duration) {
 		delete(s.changed, id)
 	}
 	delete(s.fresh, id)
+	delete(s.come, id)
 	s.met[id] = struct{}{}
+}
+
+// answeredAll notes that slurmctld has named all jobs of the node: of others there is no more to hear.
+func (s *singles) answeredAll(jobs []sctl.Job, now time.Duration) {
+	s.met, s.come = map[uint32]struct{}{}, map[uint32]struct{}{}
+	for _, j := range jobs {
+		s.answered(j.ID, now)
+	}
+	maps.DeleteFunc(s.changed, func(id uint32, at time.Duration) bool {
+		_, fresh := s.fresh[id]
+		return !fresh && now-at >= observeGap
+	})
 }
 
 // askAll asks slurmctld for the jobs of the node, and brings the ledger up to date.
@@ -222,18 +248,14 @@ func (o *Observer) askAll(ctx context.Context, now time.Duration, gpus []gres.GP
 	if err != nil {
 		return err
 	}
-	o.single.met = map[uint32]struct{}{}
-	for _, j := range jobs {
-		o.single.answered(j.ID, now)
-	}
+	o.single.answeredAll(jobs, now)
 	return o.reconcile(ctx, gpus, jobs, func(uint32) bool { return true })
 }
 
-// askSingles asks slurmctld about single jobs, first about new jobs, and brings the ledger up to date.
-func (o *Observer) askSingles(ctx context.Context, now time.Duration, gpus []gres.GPU) error {
+// askSingles asks slurmctld about single jobs, and brings the ledger up to date.
+func (o *Observer) askSingles(ctx context.Context, now time.Duration, ids []uint32, gpus []gres.GPU) error {
 	s := &o.single
 	s.asked = now
-	ids := slices.AppendSeq(slices.Collect(maps.Keys(s.fresh)), maps.Keys(s.changed))
 	var jobs []sctl.Job
 	var failed, unwritten error
 	about := map[uint32]bool{}

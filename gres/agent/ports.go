@@ -107,10 +107,10 @@ type Finds interface {
 	GPUs(ctx context.Context, j sctl.Job, node string) ([]int, error)
 }
 
-// EndedJobs asks slurmctld about ended jobs; one that slurmctld does not know is missing in the answer.
+// EndedJobs asks slurmctld about ended jobs. A job that slurmctld does not know is missing in the answer; so is, with an
+// error, a job without an answer.
 type EndedJobs interface {
-	Jobs(ctx context.Context, ids []uint32) (map[uint32]sctl.Job, error)
-	WordsOf(ctx context.Context, ids []uint32) (map[uint32]sctl.Words, error)
+	Describe(ctx context.Context, ids []uint32) (map[uint32]sctl.Description, error)
 }
 
 // ReturnedJobs asks slurmctld about jobs returned to the queue, and has them start.

@@ -47,7 +47,7 @@ func (h *hung) ServerFault(gres.Daemon, int64) (bool, int64, error)             
 func (h *hung) BoundLogs() error                                                    { return nil }
 
 func (h *hung) Job(context.Context, uint32) (sctl.Job, error) { return sctl.Job{}, h.hang() }
-func (h *hung) Jobs(context.Context, []uint32) (map[uint32]sctl.Job, error) {
+func (h *hung) Describe(context.Context, []uint32) (map[uint32]sctl.Description, error) {
 	return nil, h.hang()
 }
 func (h *hung) Nodes(context.Context, []string) ([]schedule.Node, error) {

@@ -20,7 +20,7 @@ import (
 
 // Questions to slurmctld are of two kinds. Identity (Job, Queue) is for root to act
 // on: numbers, states, partitions. Words (Words) are a user's text, for records and
-// for the job's own request; nobody acts on another job because of them.
+// for the job's own request; nobody acts on another job because of them. Describe asks for both.
 //
 // Both are read between separators unknown beforehand, for a user's text may hold
 // line breaks and any character: with fixed separators, a job name could be
@@ -152,7 +152,7 @@ func (c Client) row(ctx context.Context, id uint32, fields []string) ([]string, 
 }
 
 // rowsOf asks for fields of jobs, JobID first; a job that slurmctld does not know is missing in the answer.
-// slurmctld answers about one job alone, or about all jobs of the cluster (squeue, print_jobs of 22.05 to 26.05).
+// slurmctld answers about one job alone, or about all jobs of the cluster (squeue.c of 22.05 to 26.05).
 func rowsOf(ctx context.Context, c Client, ids []uint32, fields []string) (map[uint32][]string, error) {
 	asked := map[string]uint32{}
 	var list []string

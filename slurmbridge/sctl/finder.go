@@ -5,6 +5,7 @@ package sctl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"carma/slurmbridge/hostlist"
@@ -36,31 +37,27 @@ func (f Finder) OnNode(ctx context.Context, node string) (jobs []Job, err error)
 	return jobs, nil
 }
 
-// Jobs asks slurmctld about several jobs with one question. A job that slurmctld does not know is
-// missing in the answer. Of more than one job the answer costs slurmctld as much as that about all
-// jobs of the cluster.
-func (f Finder) Jobs(ctx context.Context, ids []uint32) (map[uint32]Job, error) {
-	rows, err := rowsOf(ctx, Client(f), ids, identity)
-	jobs := map[uint32]Job{}
-	for id, row := range rows {
-		if jobs[id], err = parseJob(row); err != nil {
-			return nil, fmt.Errorf("job %d: %w", id, err)
-		}
-	}
-	return jobs, err
+// Description is a job with its words.
+type Description struct {
+	Job
+	Words
 }
 
-// WordsOf asks for the words of several jobs with one question, as Jobs does.
-func (f Finder) WordsOf(ctx context.Context, ids []uint32) (map[uint32]Words, error) {
-	rows, err := rowsOf(ctx, Client(f), ids, aboutWords)
-	if err != nil {
-		return nil, err
-	}
-	words := map[uint32]Words{}
+// Describe asks slurmctld about jobs with one question. A job that slurmctld does not know is missing in the answer; so
+// is, with an error, a job that cannot be read. Of more than one job the answer costs slurmctld as much as that about
+// all jobs of the cluster.
+func (f Finder) Describe(ctx context.Context, ids []uint32) (map[uint32]Description, error) {
+	rows, err := rowsOf(ctx, Client(f), ids, slices.Concat(identity, aboutWords))
+	jobs := map[uint32]Description{}
 	for id, row := range rows {
-		words[id] = parseWords(row)
+		j, unread := parseJob(row[:len(identity)])
+		if unread != nil {
+			err = fmt.Errorf("job %d: %w", id, unread)
+			continue
+		}
+		jobs[id] = Description{j, parseWords(row[len(identity):])}
 	}
-	return words, nil
+	return jobs, err
 }
 
 // On tells whether a job holds a node.

@@ -78,22 +78,31 @@ func TestFinder(t *testing.T) {
 	}
 }
 
-func TestFinderJobs(t *testing.T) {
-	row := func(id, state string) []string { return fields(map[int]string{0: id, 6: state}) }
-	c := client(t, map[string]string{"squeue": rows(row("7", "RUNNING"), row("8", "FAILED"), row("12", "PENDING"))})
-	got, err := Finder(c).Jobs(t.Context(), []uint32{7, 8, 7, 9})
-	if err != nil || len(got) != 2 || got[7].State != "RUNNING" || got[8].State != "FAILED" {
+func TestDescribe(t *testing.T) {
+	row := func(id, state, name string) []string {
+		f := slices.Concat(fields(map[int]string{0: id, 6: state}), []string{id, name, "ml", "N/A", "(null)", "N/A"})
+		return f
+	}
+	c := client(t, map[string]string{"squeue": rows(row("7", "RUNNING", "a\nb"), row("8", "FAILED", "x"),
+		row("12", "PENDING", "y"))})
+	got, err := Finder(c).Describe(t.Context(), []uint32{7, 8, 7, 9})
+	if err != nil || len(got) != 2 || got[7].State != "RUNNING" || got[7].Name != "a\nb" || got[8].State != "FAILED" ||
+		got[8].Account != "ml" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	if text := calls(t, c); !strings.Contains(text, "--states=all --jobs=7,8,9 ") {
 		t.Errorf("asked\n%s", text)
 	}
 	c = client(t, map[string]string{"squeue": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"})
-	if got, err := Finder(c).Jobs(t.Context(), []uint32{9}); err != nil || len(got) > 0 {
+	if got, err := Finder(c).Describe(t.Context(), []uint32{9}); err != nil || len(got) > 0 {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	c = client(t, map[string]string{"squeue": rows(row("7", "RUNNING"), row("7", "FAILED"))})
-	if got, err := Finder(c).Jobs(t.Context(), []uint32{7}); err == nil {
+	c = client(t, map[string]string{"squeue": rows(row("7", "a state", "x"), row("8", "FAILED", "x"))})
+	if got, err := Finder(c).Describe(t.Context(), []uint32{7, 8}); err == nil || len(got) != 1 || got[8].State != "FAILED" {
+		t.Errorf("a job that cannot be read: %+v, %v", got, err)
+	}
+	c = client(t, map[string]string{"squeue": rows(row("7", "RUNNING", "x"), row("7", "FAILED", "x"))})
+	if got, err := Finder(c).Describe(t.Context(), []uint32{7}); err == nil {
 		t.Errorf("two rows of a job: %+v", got)
 	}
 }
