@@ -54,8 +54,8 @@ stop_steps() {
 	done
 }
 
-# MPS daemons outlive the agent as long as somebody holds their GPU. A daemon that does not
-# answer in time, as on a busy machine, is known by the folder of its pipes.
+# MPS daemons outlive the agent as long as somebody holds their GPU. What does not answer in time,
+# as on a busy machine, is known by the folder of its pipes: daemons, servers and clients.
 stop_mps() {
 	local pipe p
 	for pipe in "$dir/run/$1"/mps/GPU-*; do

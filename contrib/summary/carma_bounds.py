@@ -39,21 +39,28 @@ def index(x, indices, chosen):
         if not is_mask(i):
             new.append(i)
             continue
-        n = chosen.get(i, i.numel())
+        n = places(i, chosen)
+        n = i.numel() if n is None else n
         scratch.append(whole(x, n, i.dim()))
         new.extend(whole(x, n) for _ in range(i.dim()))
     return torch.ops.aten.index.Tensor(x, new), scratch
 
 
+def places(mask, chosen):
+    """How many places a mask chooses; None: not known, or the mask has changed since."""
+    version, n = chosen.get(mask, (None, None))
+    return n if version is not None and version == mask._version else None
+
+
 def choose(x, indices, values, chosen):
     """x[mask] = values says how many places the mask chooses; the gradient of the values has as many rows."""
     at = [n for n, i in enumerate(indices) if i is not None]
-    if len(at) != 1 or not is_mask(indices[at[0]]):
-        return
+    if len(at) != 1 or not is_mask(indices[at[0]]) or indices[at[0]].is_inference():
+        return  # in inference mode no version tells of changes
     mask = indices[at[0]]
     behind = x.dim() - at[0] - mask.dim()  # dimensions after those of the mask
     if values.dim() > behind and values.shape[-1 - behind] != 1:
-        chosen[mask] = values.shape[-1 - behind]
+        chosen[mask] = mask._version, min(values.shape[-1 - behind], mask.numel())
 
 
 def unique(x, _sorted=True, inverse=False, counts=False):
@@ -131,7 +138,7 @@ def of(func, args, kwargs, recorder):
         masks = [i for i in args[1] if is_mask(i)]
         if not masks:
             return None
-        if any(i not in recorder.chosen for i in masks):
+        if any(places(i, recorder.chosen) is None for i in masks):
             recorder.note(LARGEST)
         out, scratch = index(*args, recorder.chosen)
         if recorder.on_gpu(args[0]):

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 recorder = None  # of the trace that is running
-place = ""  # what torch.load was told: cpu, cuda, or nothing
+place = ""  # what the torch.load that is running was told: cpu, cuda, or nothing
 
 
 def hollow(shape, stride, dtype, on_gpu, requires_grad, parameter):
@@ -57,9 +57,12 @@ def put(tracing, overlay):
         global place
         if isinstance(f, (str, os.PathLike)):
             f = overlay.reading(f)
-        place = torch.device(map_location).type if isinstance(map_location, (str, torch.device)) else ""
-        made = load(f, "cpu", *args, **kwargs)
-        if place != "cuda":
+        place = to = torch.device(map_location).type if isinstance(map_location, (str, torch.device)) else ""
+        try:
+            made = load(f, "cpu", *args, **kwargs)
+        finally:
+            place = ""
+        if to != "cuda":
             return made
         return tree_map(lambda t: t.cuda() if isinstance(t, torch.Tensor) else t, made)
 

@@ -109,12 +109,12 @@ class Recorder(TorchDispatchMode):
         self.unseen[name] = self.unseen.get(name, 0) + 1
 
     def sweep(self, keys=None):
-        dead = [key for key in (self.live if keys is None else keys)
-                if key in self.live and self.live[key][0]() is None]
+        keys = list(self.live if keys is None else keys)  # a garbage collection adds to self.left meanwhile
+        dead = [key for key in keys if key in self.live and self.live[key][0]() is None]
         for key in sorted(dead, key=lambda key: self.live[key][1]):
             number = self.live.pop(key)[1]
             self.add(("-", number), ("-", self.count - number))
-        self.left.clear()
+        self.left.difference_update(keys)
 
     def watch(self, tensor, key):
         """Notes when the tensor goes: only then may its storage be gone, too. Asking all of them takes too long."""

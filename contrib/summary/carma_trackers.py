@@ -47,6 +47,15 @@ class Quiet:
         return ""
 
 
+class Class(type):
+    """A class of a tracker's: its own functions do nothing, too."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing()
+
+
 class Nothing(Quiet):
     """A function that does nothing."""
 
@@ -76,7 +85,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 return "0.0.0"
             if name.startswith("__"):
                 raise AttributeError(name)
-            return type(name, (Quiet,), {}) if name[:1].isupper() else Nothing()
+            return Class(name, (Quiet,), {}) if name[:1].isupper() else Nothing()
 
         module.__getattr__ = get
 

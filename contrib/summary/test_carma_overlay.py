@@ -306,6 +306,18 @@ class Files(unittest.TestCase):
                                  capture_output=True, text=True)
             self.assertEqual(run.returncode, 0, run.stderr)
 
+    def test_classes_of_trackers(self):
+        code = """import sys; sys.path.insert(0, sys.argv[1])
+        import types, carma_trackers
+        clearml = types.ModuleType("clearml")
+        carma_trackers.Finder().exec_module(clearml)
+        task = clearml.Task.init(project_name="p")
+        assert str(task.get_logger()) == "" and not callable(clearml.Task("x"))
+        class Mine(clearml.Task): pass
+        Mine().log(1)"""
+        run = subprocess.run([sys.executable, "-c", textwrap.dedent("        " + code), HERE], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, run.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -156,7 +156,17 @@ packed = nn.utils.rnn.pack_padded_sequence(x.view(8, 10, 10), torch.arange(8, 0,
 lengths = torch.full((8,), 10).cuda().cpu().numpy()
 assert nn.utils.rnn.pack_padded_sequence(x.view(8, 10, 10), lengths, batch_first=True).data.shape == (80, 10)
 assert packed.data.shape == (64, 10)
+torch.save(x, "x.pt")
+assert not torch.load("x.pt", map_location="cpu").is_cuda
 assert pickle.loads(pickle.dumps([x]))[0].is_cuda
+mask, flat = torch.zeros(800, dtype=torch.bool, device="cuda"), torch.zeros(800, device="cuda")
+mask[:10] = True
+flat[mask] = torch.ones(10, device="cuda")
+assert flat[mask].shape == (10,)
+mask.fill_(True)
+assert flat[mask].shape == (800,)
+flat[mask] = torch.ones(900, device="cuda")[torch.ones(900, device="cuda") > 0]
+assert flat[mask].shape == (800,)
 out, _ = nn.LSTM(10, 20, batch_first=True).cuda()(packed)
 nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
 assert x.sum().detach().cpu().numpy().shape == () and numpy.array(x.detach().cpu()).shape == (8, 100)

@@ -33,9 +33,9 @@ const (
 	endsAskedAtOnce = 3
 )
 
-// Where more than manyDue jobs are due for a question, and one of these for behindAfter, all are asked about at once. The
-// answer is about all jobs of the cluster, and many nodes may be behind: a node spends about 1/manyTook of its time on
-// such questions, but asks twice before slurmctld forgets a job.
+// Where more than manyDue jobs are due for a question, and one of these for behindAfter, all are asked about
+// at once. The answer is about all jobs of the cluster, and many nodes may be behind: a node spends about
+// 1/manyTook of its time on such questions, but asks twice before slurmctld forgets a job.
 const (
 	manyDue     = 30
 	behindAfter = 15 * time.Second

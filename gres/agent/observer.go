@@ -182,8 +182,8 @@ func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, le
 	}
 }
 
-// notePresent takes in cgroups that have come, and that have gone from jobs with a lease. A job may use no GPU, or use a
-// GPU late. The first look asks for all jobs.
+// notePresent takes in cgroups that have come, and cgroups of jobs with a lease that have gone. A job may use
+// no GPU, or use a GPU late. The first look asks for all jobs.
 func (s *singles) notePresent(now time.Duration, ids []uint32, leases []gres.Lease) {
 	present := map[uint32]struct{}{}
 	for _, id := range ids {

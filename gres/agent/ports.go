@@ -107,8 +107,8 @@ type Finds interface {
 	GPUs(ctx context.Context, j sctl.Job, node string) ([]int, error)
 }
 
-// EndedJobs asks slurmctld about ended jobs. A job that slurmctld does not know is missing in the answer; so is, with an
-// error, a job without an answer.
+// EndedJobs asks slurmctld about ended jobs. A job that slurmctld does not know is missing in the answer; so
+// is, with an error, a job without an answer.
 type EndedJobs interface {
 	Describe(ctx context.Context, ids []uint32) (map[uint32]sctl.Description, error)
 }

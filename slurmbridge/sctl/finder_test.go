@@ -98,7 +98,8 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	c = client(t, map[string]string{"squeue": rows(row("7", "a state", "x"), row("8", "FAILED", "x"))})
-	if got, err := Finder(c).Describe(t.Context(), []uint32{7, 8}); err == nil || len(got) != 1 || got[8].State != "FAILED" {
+	got, err = Finder(c).Describe(t.Context(), []uint32{7, 8})
+	if err == nil || len(got) != 1 || got[8].State != "FAILED" {
 		t.Errorf("a job that cannot be read: %+v, %v", got, err)
 	}
 	c = client(t, map[string]string{"squeue": rows(row("7", "RUNNING", "x"), row("7", "FAILED", "x"))})
