@@ -537,9 +537,18 @@ func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	}
 	l.list = l.list[20:]
 	j.err = nil
-	a.Ends.complete(t.Context(), second(65)) // one question for many
-	if j.asked != asked+1 || l.ended < 20+endedAtOnce || len(r.ends) != l.ended {
+	a.Ends.complete(t.Context(), second(65)) // one question about many
+	if j.asked != asked+1 || l.ended != 500 || len(r.ends) != l.ended {
 		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(r.ends))
+	}
+	l.list = nil
+	for i := range uint32(2 * endsAskedAtOnce) {
+		l.list = append(l.list, lease.Ended{JobKey: jobenv.JobKey{JobID: 500 + i}})
+	}
+	a.Ends.complete(t.Context(), second(66))
+	a.Ends.complete(t.Context(), second(90))
+	if j.asked != asked+1+2*endsAskedAtOnce || l.ended != 500+2*endsAskedAtOnce || len(r.ends) != l.ended {
+		t.Errorf("and goes on: %d questions, %d dropped, %d records", j.asked, l.ended, len(r.ends))
 	}
 }
 

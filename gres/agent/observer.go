@@ -25,10 +25,10 @@ import (
 
 // slurmctld is asked for the node's jobs every observeEvery. The answer carries the jobs of the whole cluster: where
 // slurmctld takes long, the node asks more rarely, and spends at most a part of its time (1/observeEveryTook) on
-// questions for all. In between, slurmctld is asked about single jobs whose cgroups have come to the node or left the
-// node, and whose processes have come to GPUs or left GPUs: after observeGap, and for 1/observeGapTook of the time at
-// most. About a new job with a process on a GPU slurmctld is asked at once: where slurmctld takes long, a short job
-// would have ended before.
+// questions for all. In between, slurmctld is asked about single jobs whose cgroups have come to the node, or have
+// gone from jobs with a lease, and whose processes have come to GPUs or left GPUs: after observeGap, and for
+// 1/observeGapTook of the time at most. About a new job with a process on a GPU slurmctld is asked at once: where
+// slurmctld takes long, a short job would have ended before.
 const (
 	observeEvery     = 10 * time.Second
 	observeGap       = 2 * time.Second

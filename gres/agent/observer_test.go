@@ -125,6 +125,19 @@ func lostAttempt(_ context.Context, h lease.Held, exit jobenv.Exit, failed bool)
 	return a
 }
 
+// leasesIn are the leases of a ledger, each as the GPU and the job.
+func leasesIn(t *testing.T, b *lease.Ledger) (list []string) {
+	t.Helper()
+	s, err := b.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range s.Leases {
+		list = append(list, l.UUID+l.Job.String())
+	}
+	return list
+}
+
 // An agent that observes finds jobs by their processes and by slurmctld's word, writes their records, goes on where an
 // earlier agent has stopped, and changes nothing.
 func TestObserver(t *testing.T) {
@@ -187,16 +200,7 @@ func TestObserver(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	held := func() (list []string) {
-		s, err := b.Snapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range s.Leases {
-			list = append(list, l.UUID+l.Job.String())
-		}
-		return list
-	}
+	held := func() []string { return leasesIn(t, b) }
 	measured := func() bool {
 		h, _, err := b.Find(t.Context(), jobenv.JobKey{JobID: 7})
 		return err == nil && len(h.GPUs) == 1 && h.GPUs[0].PeakMiB == 500
@@ -289,6 +293,38 @@ func TestObserverAsks(t *testing.T) {
 	}
 }
 
+// Cgroups of jobs that come and go cost few questions: none at the first look, none beside a new job's on a GPU, none
+// about a job that an answer has named or that had no GPU and has gone.
+func TestObserverAsksAboutCgroups(t *testing.T) {
+	s := singles{asked: time.Hour}
+	s.note(time.Hour, nil, nil, nil)
+	leases := []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 7}}}
+	due := func(after time.Duration, want ...uint32) {
+		t.Helper()
+		got := s.due(time.Hour + after)
+		slices.Sort(got)
+		if got = slices.Compact(got); !slices.Equal(got, want) {
+			t.Errorf("after %v: asks about %v, want %v", after, got, want)
+		}
+	}
+	s.notePresent(time.Hour, []uint32{7, 8}, leases)
+	due(time.Hour)
+	s.notePresent(time.Hour, []uint32{7, 8, 9}, leases)
+	due(time.Second)
+	due(2*time.Second, 9)
+	s.took = time.Second
+	due(19 * time.Second)
+	s.note(time.Hour, nil, map[presence]struct{}{{resident.Owner{JobID: 10}, "b"}: {}}, leases)
+	due(19*time.Second, 10)
+	due(20*time.Second, 9, 10)
+	s.answered(10, time.Hour+observeGap)
+	s.answered(9, time.Hour+observeGap)
+	s.notePresent(time.Hour, []uint32{11}, leases)
+	due(20*time.Second, 7, 11)
+	s.answeredAll(nil, time.Hour+observeGap)
+	due(20 * time.Second)
+}
+
 // Where slurmctld takes long to tell of all jobs, each job that comes to a GPU is asked about alone: a short job has a
 // record, of the job's own end and not of the next job on the GPU.
 func TestObserverFindsShortJobs(t *testing.T) {
@@ -300,7 +336,7 @@ func TestObserverFindsShortJobs(t *testing.T) {
 	slurm, k := &readOnly{t: t, here: map[uint32]sctl.Job{}, ended: map[uint32]sctl.Job{}}, &kept{}
 	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
 		User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return nil }}
-	look := func(job uint32) (held []string) {
+	look := func(job uint32) []string {
 		t.Helper()
 		s, err := b.Snapshot(t.Context())
 		if err != nil {
@@ -311,13 +347,7 @@ func TestObserverFindsShortJobs(t *testing.T) {
 			v.samples = []gres.Sample{sample(gres.Process{PID: 1})}
 		}
 		o.look(t.Context(), v)
-		if s, err = b.Snapshot(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range s.Leases {
-			held = append(held, l.UUID+l.Job.String())
-		}
-		return held
+		return leasesIn(t, b)
 	}
 	look(0)
 	o.took = time.Hour
@@ -370,7 +400,7 @@ func TestObserverFindsIdleJobs(t *testing.T) {
 	k, present := &kept{}, []uint32(nil)
 	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
 		User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
-	look := func() (held []string) {
+	look := func() []string {
 		t.Helper()
 		for range 2 { // what has changed in the first look is asked about in the second
 			s, err := b.Snapshot(t.Context())
@@ -380,14 +410,7 @@ func TestObserverFindsIdleJobs(t *testing.T) {
 			o.look(t.Context(), view{samples: []gres.Sample{sample()}, snapshot: s, owners: owners{}})
 			o.single.asked -= observeGap
 		}
-		s, err := b.Snapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range s.Leases {
-			held = append(held, l.UUID+l.Job.String())
-		}
-		return held
+		return leasesIn(t, b)
 	}
 	look()
 	o.took, slurm.here[7], slurm.here[8], present = time.Hour, idle, elsewhere, []uint32{7, 8}

@@ -80,8 +80,7 @@ func TestFinder(t *testing.T) {
 
 func TestDescribe(t *testing.T) {
 	row := func(id, state, name string) []string {
-		f := slices.Concat(fields(map[int]string{0: id, 6: state}), []string{id, name, "ml", "N/A", "(null)", "N/A"})
-		return f
+		return slices.Concat(fields(map[int]string{0: id, 6: state}), []string{id, name, "ml", "N/A", "(null)", "N/A"})
 	}
 	c := client(t, map[string]string{"squeue": rows(row("7", "RUNNING", "a\nb"), row("8", "FAILED", "x"),
 		row("12", "PENDING", "y"))})
