@@ -216,7 +216,7 @@ static int dmon(struct sim *sim, int argc, char **argv)
 	for (long row = 0; sig == 0; row++) {
 		do {
 			sim_reap(sim, 0.0);
-			sim_read(sim, &s);
+			sim_tell(sim, &s);
 		} while (hangs(&s) && (sig = nap(signals, 0.02, -1)) == 0);
 		for (uint32_t g = 0; sig == 0 && g < s.gpus; g++) {
 			struct reading r = read_gpu(&s, g, before, last[g]);

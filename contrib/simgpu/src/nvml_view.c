@@ -94,7 +94,7 @@ nvmlReturn_t view_node(struct view *v)
 		return NVML_ERROR_UNINITIALIZED;
 	}
 	sim_reap(sim, REAP_AGE);
-	sim_read(sim, snap);
+	sim_tell(sim, snap);
 	*v = (struct view){ .s = snap, .model = model_get(snap->model), .unit = -1 };
 	return NVML_SUCCESS;
 }

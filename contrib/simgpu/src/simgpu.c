@@ -104,7 +104,7 @@ static struct sim_snap *read_state(struct sim *sim)
 		return NULL;
 	}
 	sim_reap(sim, 0.0);
-	sim_read(sim, s);
+	sim_tell(sim, s);
 	return s;
 }
 

@@ -294,6 +294,14 @@ void sim_read(struct sim *sim, struct sim_snap *copy)
 	snap_advance(copy, sim_now(sim));
 }
 
+void sim_tell(struct sim *sim, struct sim_snap *copy)
+{
+	const struct sim_snap *s = sim_begin(sim);
+
+	snap_copy(copy, s);
+	sim_commit(sim, false);
+}
+
 uint64_t sim_process_start(int pid)
 {
 	char path[32], buf[1024];

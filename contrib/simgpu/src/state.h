@@ -39,7 +39,7 @@ double sim_scale(const struct sim *sim);
 /* Changes whenever something that can alter a job's rate has happened. */
 uint32_t sim_generation(const struct sim *sim);
 
-/* Says that the process in that slot is alive now: one that is killed ends at its last heartbeat. */
+/* Says that the process in that slot is alive now: one that is killed ends there, or where sim_tell() was. */
 void sim_beat(struct sim *sim, uint32_t slot);
 
 /* Removes processes that are gone, unless somebody looked less than max_age real seconds ago. */
@@ -47,6 +47,9 @@ void sim_reap(struct sim *sim, double max_age);
 
 /* A private copy of the state, advanced to now. */
 void sim_read(struct sim *sim, struct sim_snap *copy);
+
+/* The same for who shows a GPU's counters, after sim_reap(): what was told stands, no counter goes back. */
+void sim_tell(struct sim *sim, struct sim_snap *copy);
 
 /* A change: the snapshot to alter, advanced to now; then sim_commit(), or sim_abort() to leave things as they were. */
 struct sim_snap *sim_begin(struct sim *sim);
