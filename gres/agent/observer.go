@@ -17,7 +17,6 @@ import (
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/observe"
-	"carma/gres/resident"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
@@ -65,33 +64,8 @@ type Observer struct {
 	fails   string // as last said
 }
 
-// singles are single jobs to ask slurmctld about.
-type singles struct {
-	changed map[uint32]time.Duration // since when each is to be asked about
-	present map[uint32]struct{}      // jobs with a cgroup
-	come    map[uint32]struct{}      // jobs of present that nobody has asked about
-	fresh   map[uint32]fresh         // jobs of changed that have not been met
-	met     map[uint32]struct{}      // jobs in the last answer on all jobs, or asked about since
-	asked   time.Duration
-	took    time.Duration // how long the answers took together
-	failed  bool          // slurmctld did not answer
-}
-
-// fresh is a job as the processes tell, before slurmctld has said a word.
-type fresh struct {
-	owner resident.Owner
-	uuids []string // GPUs with a process
-	since time.Time
-}
-
 // Recorder makes the record of an attempt that has ended; failed: on its own, by slurmctld's word.
 type Recorder func(ctx context.Context, held lease.Held, exit jobenv.Exit, failed bool) db.Attempt
-
-// presence is a job's process on a GPU. Which process, does not matter.
-type presence struct {
-	owner resident.Owner
-	uuid  string
-}
 
 // first ends the leases of jobs that have ended while no agent ran, before the first look charges such jobs for GPUs.
 func (o *Observer) first(ctx context.Context) {
@@ -147,99 +121,6 @@ func (o *Observer) due(now time.Duration) bool {
 		o.more && since >= max(observeGap, observeGapTook*o.took)
 }
 
-// note takes in processes that have come to GPUs or left GPUs. A job that comes to a GPU may be the first sign that the
-// job before has ended.
-func (s *singles) note(now time.Duration, before, seen map[presence]struct{}, leases []gres.Lease) {
-	if s.changed == nil {
-		s.changed, s.fresh, s.met = map[uint32]time.Duration{}, map[uint32]fresh{}, map[uint32]struct{}{}
-		s.come = map[uint32]struct{}{}
-	}
-	for p := range before {
-		if _, there := seen[p]; !there {
-			s.changed[p.owner.JobID] = now
-		}
-	}
-	for p := range seen {
-		if _, there := before[p]; there {
-			continue
-		}
-		id := p.owner.JobID
-		s.changed[id] = now
-		// Anybody can claim the number of a job.
-		if _, met := s.met[id]; !met && !p.owner.Claimed {
-			f, known := s.fresh[id]
-			if !known {
-				f = fresh{owner: p.owner, since: time.Now()}
-			}
-			f.uuids = append(f.uuids, p.uuid)
-			s.fresh[id] = f
-		}
-		for _, l := range leases {
-			if l.UUID == p.uuid {
-				s.changed[l.Job.JobID] = now
-			}
-		}
-	}
-}
-
-// notePresent takes in cgroups that have come, and cgroups of jobs with a lease that have gone. A job may use
-// no GPU, or use a GPU late. The first look asks for all jobs.
-func (s *singles) notePresent(now time.Duration, ids []uint32, leases []gres.Lease) {
-	present := map[uint32]struct{}{}
-	for _, id := range ids {
-		present[id] = struct{}{}
-		if _, before := s.present[id]; !before && s.present != nil {
-			s.come[id] = struct{}{}
-		}
-	}
-	for _, l := range leases {
-		_, before := s.present[l.Job.JobID]
-		if _, there := present[l.Job.JobID]; before && !there {
-			s.changed[l.Job.JobID] = now
-		}
-	}
-	s.present = present
-}
-
-// due are the jobs that slurmctld is to be asked about now, new jobs on GPUs first. Where the last question had no
-// answer, a new job waits about as long as the question took: a new job may be short.
-func (s *singles) due(now time.Duration) []uint32 {
-	since := now - s.asked
-	fresh := len(s.fresh) > 0 && (!s.failed || since >= max(observeGap, 2*s.took))
-	all := since >= max(observeGap, observeGapTook*s.took)
-	if !fresh && !all {
-		return nil
-	}
-	ids := slices.AppendSeq(slices.Collect(maps.Keys(s.fresh)), maps.Keys(s.changed))
-	if all {
-		ids = slices.AppendSeq(ids, maps.Keys(s.come))
-	}
-	return ids
-}
-
-// answered notes that slurmctld has answered about a job. An answer that comes soon after the change is not the last:
-// slurmctld hears of a job's end a moment after the job's last process has gone.
-func (s *singles) answered(id uint32, now time.Duration) {
-	if now-s.changed[id] >= observeGap {
-		delete(s.changed, id)
-	}
-	delete(s.fresh, id)
-	delete(s.come, id)
-	s.met[id] = struct{}{}
-}
-
-// answeredAll notes that slurmctld has named all jobs of the node: of others there is no more to hear.
-func (s *singles) answeredAll(jobs []sctl.Job, now time.Duration) {
-	s.met, s.come = map[uint32]struct{}{}, map[uint32]struct{}{}
-	for _, j := range jobs {
-		s.answered(j.ID, now)
-	}
-	maps.DeleteFunc(s.changed, func(id uint32, at time.Duration) bool {
-		_, fresh := s.fresh[id]
-		return !fresh && now-at >= observeGap
-	})
-}
-
 // askAll asks slurmctld for the jobs of the node, and brings the ledger up to date.
 func (o *Observer) askAll(ctx context.Context, now time.Duration, gpus []gres.GPU) error {
 	o.asked, o.more = now, false
@@ -282,12 +163,6 @@ func (o *Observer) askSingles(ctx context.Context, now time.Duration, ids []uint
 	return errors.Join(failed, unwritten, o.reconcile(ctx, gpus, jobs, func(id uint32) bool { return about[id] }))
 }
 
-// ended tells whether a job has ended after the processes were seen, and before slurmctld was asked. slurmctld's clock
-// may be a second off, and the times are whole seconds.
-func (f fresh) ended(j sctl.Job) bool {
-	return j.State.HasEnded() && f.owner.Of(j.ID, j.UID) && j.End.After(f.since.Add(-3*time.Second))
-}
-
 // beginAndEnd writes the record of a job that was too short for any figure.
 func (o *Observer) beginAndEnd(ctx context.Context, f fresh, j sctl.Job, gpus []gres.GPU) error {
 	b := observe.Begin{Job: observe.Job{JobKey: keyOfJob(j), UID: j.UID}}
@@ -297,7 +172,7 @@ func (o *Observer) beginAndEnd(ctx context.Context, f fresh, j sctl.Job, gpus []
 	if err := o.begin(ctx, b, j, gpus); err != nil {
 		return err
 	}
-	return o.end(ctx, b.Job.JobKey)
+	return o.endAs(ctx, b.Job.JobKey, j)
 }
 
 func (o *Observer) tell(err error) {
@@ -315,18 +190,25 @@ func (o *Observer) reconcile(ctx context.Context, gpus []gres.GPU, jobs []sctl.J
 	if err != nil {
 		return err
 	}
-	leases := slices.DeleteFunc(s.Leases, func(l gres.Lease) bool { return !asked(l.Job.JobID) })
+	var leases, others []gres.Lease
+	for _, l := range s.Leases {
+		if asked(l.Job.JobID) {
+			leases = append(leases, l)
+		} else {
+			others = append(others, l)
+		}
+	}
 	of := map[jobenv.JobKey]sctl.Job{}
 	var here []observe.Job
 	for _, j := range jobs {
 		of[keyOfJob(j)] = j
-		here = append(here, observe.Job{JobKey: keyOfJob(j), UID: j.UID, Ending: j.State == jobstate.Completing,
-			On: on(j, o.seen)})
+		here = append(here, o.onNode(j))
 	}
 	maps.DeleteFunc(o.indices, func(key jobenv.JobKey, _ []int) bool { _, ok := of[key]; return !ok && asked(key.JobID) })
 	err = o.findGPUs(ctx, here, of, leases)
 	begin, end := observe.Plan(gpus, here, leases)
 	o.endAll(ctx, end)
+	err = errors.Join(err, o.endBefore(ctx, begin, others))
 	for _, b := range begin {
 		if _, known := o.indices[b.Job.JobKey]; known || leased(leases, b.Job.JobKey) {
 			err = errors.Join(err, o.begin(ctx, b, of[b.Job.JobKey], gpus))
@@ -335,19 +217,48 @@ func (o *Observer) reconcile(ctx context.Context, gpus []gres.GPU, jobs []sctl.J
 	return err
 }
 
+// endBefore ends jobs that had a GPU which slurmctld has given to another job. others are leases of jobs that slurmctld
+// was not asked about now. The job before has ended, and must not be a neighbour in the records of both.
+func (o *Observer) endBefore(ctx context.Context, begin []observe.Begin, others []gres.Lease) error {
+	asked := map[jobenv.JobKey]bool{}
+	for _, l := range others {
+		if asked[l.Job] || !given(begin, l.UUID) {
+			continue
+		}
+		asked[l.Job] = true
+		j, err := o.Jobs.Job(ctx, l.Job.JobID)
+		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+			return err
+		}
+		var here []observe.Job
+		if err == nil && j.On(o.Node) {
+			here = append(here, o.onNode(j))
+		}
+		if _, end := observe.Plan(nil, here, []gres.Lease{l}); len(end) == 0 {
+			continue
+		}
+		if err := o.endAs(ctx, l.Job, j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// given tells whether a job that begins has all of a GPU.
+func given(begin []observe.Begin, uuid string) bool {
+	return slices.ContainsFunc(begin, func(b observe.Begin) bool {
+		return slices.Contains(b.Claims, observe.Claim{UUID: uuid, Whole: true})
+	})
+}
+
+// onNode is a job that slurmctld has on the node, and where the job has processes.
+func (o *Observer) onNode(j sctl.Job) observe.Job {
+	return observe.Job{JobKey: keyOfJob(j), UID: j.UID, Ending: j.State == jobstate.Completing, On: on(j, o.seen)}
+}
+
 // keyOfJob is the present attempt of a job.
 func keyOfJob(j sctl.Job) jobenv.JobKey {
 	return jobenv.JobKey{JobID: j.ID, Restart: uint32(max(j.Restarts, 0))}
-}
-
-// on are the GPUs with a process of the job.
-func on(j sctl.Job, seen map[presence]struct{}) (uuids []string) {
-	for p := range seen {
-		if p.owner.Of(j.ID, j.UID) && !slices.Contains(uuids, p.uuid) {
-			uuids = append(uuids, p.uuid)
-		}
-	}
-	return uuids
 }
 
 func leased(leases []gres.Lease, key jobenv.JobKey) bool {
@@ -421,15 +332,21 @@ func (o *Observer) endAll(ctx context.Context, end []jobenv.JobKey) {
 	}
 }
 
-// end writes the record of an attempt and ends its leases.
+// end asks slurmctld how an attempt has ended, writes its record and ends its leases.
 func (o *Observer) end(ctx context.Context, key jobenv.JobKey) error {
-	held, ok, err := o.Ledger.Find(ctx, key)
-	if err != nil || !ok || held.Restart != key.Restart {
-		return err
-	}
 	j, err := o.Jobs.Job(ctx, key.JobID)
 	if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 		o.Log.Warn("query how a job ended", "job", key, "error", err)
+	}
+	return o.endAs(ctx, key, j)
+}
+
+// endAs writes the record of an attempt and ends its leases; j is zero where slurmctld does not know the job or did not
+// answer.
+func (o *Observer) endAs(ctx context.Context, key jobenv.JobKey, j sctl.Job) error {
+	held, ok, err := o.Ledger.Find(ctx, key)
+	if err != nil || !ok || held.Restart != key.Restart {
+		return err
 	}
 	if err := o.Records.PutLost(ctx, o.record(ctx, held, j, time.Now())); err != nil {
 		o.Log.Error("write record", "job", key, "error", err)

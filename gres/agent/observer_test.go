@@ -425,6 +425,51 @@ func TestObserverFindsIdleJobs(t *testing.T) {
 	}
 }
 
+// slurmctld gives a whole GPU to one job at a time: the job before has ended there, also where its end was not asked
+// for, and is no neighbour of the next. A job that slurmctld has on the node stays.
+func TestObserverEndsTheJobBefore(t *testing.T) {
+	for _, runs := range []bool{false, true} {
+		b, err := lease.Open(t.TempDir(), 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		running := func(id uint32) sctl.Job {
+			return sctl.Job{ID: id, UID: 1000, State: "RUNNING", Partition: "gpu", NodeList: "n1", Start: time.Now()}
+		}
+		slurm := &readOnly{t: t, here: map[uint32]sctl.Job{7: running(7)}, ended: map[uint32]sctl.Job{},
+			gpus: map[uint32][]int{7: {0}, 8: {0}}}
+		k, present := &kept{}, []uint32{7}
+		o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
+			User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
+		look := func() []string {
+			t.Helper()
+			s, err := b.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.look(t.Context(), view{samples: []gres.Sample{sample()}, snapshot: s, owners: owners{}})
+			return leasesIn(t, b)
+		}
+		if held := look(); !slices.Equal(held, []string{"a7"}) {
+			t.Fatalf("the first job has come: the ledger has %q", held)
+		}
+		want, records := []string{"a7", "a8"}, 0
+		if !runs {
+			j := running(7)
+			j.State, j.End = "FAILED", time.Now()
+			slurm.end(7, j)
+			want, records = []string{"a8"}, 1
+		}
+		o.took, slurm.here[8], present = time.Hour, running(8), []uint32{7, 8} // slurmstepd of job 7 is slow to end
+		o.single.asked -= observeGap
+		if held := look(); !slices.Equal(held, want) || len(k.list()) != records || slurm.asked != 1 {
+			t.Errorf("runs=%v: the ledger has %q, want %q; records %+v; asked %d times for all jobs",
+				runs, held, want, k.list(), slurm.asked)
+		}
+	}
+}
+
 func TestObserverRecord(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	began := now.Add(-time.Minute)
