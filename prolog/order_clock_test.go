@@ -5,10 +5,15 @@
 package prolog
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest" // not in Go 1.24, with which CARMA builds
 	"time"
+
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/schedule"
 )
 
 // One GPU comes free for which slurmctld has started two jobs, and the Prolog of one begins first.
@@ -50,4 +55,36 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slow gives no answer about the queue.
+type slow struct{ *slurm }
+
+func (s slow) Queue(ctx context.Context, _ []string) ([]schedule.Job, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Where slurmctld takes too long to tell the queue, a job with a need beyond the booking passes nobody, and has the
+// GPU when the queue has left the GPU alone for long enough.
+func TestYieldsWhereSlurmctldIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.slurm.partitions = []string{"gpu"}
+		h := hook(7)
+		h.Carma = jobenv.Carma{}
+		begin := time.Now()
+		if err := w.Prolog(t.Context(), h, w.book, slow{w.slurm}); !errors.Is(err, ErrUndecided) {
+			t.Errorf("Prolog: %v", err)
+		}
+		if l := w.leases(t); len(l) > 0 {
+			t.Errorf("after %s: leases %+v", time.Since(begin), l)
+		}
+		if err := w.Settle(t.Context(), h, w.book, slow{w.slurm}); err != nil {
+			t.Errorf("Settle: %v", err)
+		}
+		if l := w.leases(t); len(l) != 1 || time.Since(begin) < yieldFor {
+			t.Errorf("after %s: leases %+v", time.Since(begin), l)
+		}
+	})
 }

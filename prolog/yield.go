@@ -66,8 +66,9 @@ func (y *yielding) until() time.Time {
 	return y.free.Add(yieldFor + 2*retryEvery)
 }
 
-// look asks who waits for this node, where GPUs are in reach, and tells whether the job may have the GPUs. Without
-// an answer nobody waits: an absent slurmctld delays no job.
+// look asks for jobs waiting for the node, where GPUs are in reach, and tells whether the job may have the GPUs. An
+// absent slurmctld delays no job, and starts no other. Behind a slow slurmctld, slowed by a user's many questions, say,
+// jobs may wait: the job leaves the GPUs until yieldFor has passed.
 func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool {
 	y, pause := &l.yielding, queueEvery
 	if y.clear {
@@ -86,6 +87,7 @@ func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool
 	}
 	if err != nil {
 		l.node.Log.Warn("query jobs that wait for GPUs", "job", l.JobKey, "error", err)
+		waits = ctx.Err() != nil
 	}
 	if waits && y.looked.IsZero() {
 		l.node.Log.Info("has not booked what it needs, and leaves GPUs to jobs that wait for them", "job", l.JobKey)
@@ -98,7 +100,7 @@ func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool
 // somebodyWaits tells whether a yielding job comes after another one.
 func (l *launch) somebodyWaits(ctx context.Context) (bool, error) {
 	queue, err := queued(ctx, l.node, l.slurm)
-	return slices.ContainsFunc(queue, l.isBehind), err
+	return slices.ContainsFunc(queue, l.isBehind) || l.yielding.last && slices.ContainsFunc(queue, l.isStarting), err
 }
 
 // queued are the jobs of the queue that may run on the node: jobs in partitions without the node wait for other nodes.
@@ -123,6 +125,13 @@ func queued(ctx context.Context, n *Node, slurm Waiting) ([]schedule.Job, error)
 func (l *launch) isBehind(j schedule.Job) bool {
 	return j.ID != l.JobID && j.State == jobstate.Pending && j.Reason.IsRoom() && j.MiB > 0 &&
 		!j.Eligible.After(time.Now())
+}
+
+// isStarting tells whether slurmctld has started a job with a booking on the node and the job's Prolog has not ended.
+// Until the Prolog begins, the job has left the queue and has no place yet (order.go).
+func (l *launch) isStarting(j schedule.Job) bool {
+	return j.ID != l.JobID && j.Reason == jobstate.InProlog && j.State.MayBeInProlog() && j.MiB > 0 &&
+		hostlist.Contains(j.Nodes, l.node.Name)
 }
 
 // mayWaitFor tells whether a job of one of the node's partitions may run there: the user has named no nodes, has named

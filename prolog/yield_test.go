@@ -36,6 +36,14 @@ func TestUnbookedJobYields(t *testing.T) {
 	wider.ReqNodes, wider.NodeCount = "n[2-3]", 3
 	here := waits()
 	here.ReqNodes, here.NodeCount = "n[1-2]", 2
+	starts, begun, startsElsewhere, startsUnbooked := waits(), waits(), waits(), waits()
+	starts.State, starts.Reason, starts.Nodes = "RUNNING", "Prolog", "n[1-2]"
+	begun.State, begun.Reason, begun.Nodes = "RUNNING", "None", "n1"
+	startsElsewhere.State, startsElsewhere.Reason, startsElsewhere.Nodes = "RUNNING", "Prolog", "n2"
+	startsUnbooked.State, startsUnbooked.Reason, startsUnbooked.Nodes, startsUnbooked.MiB = "RUNNING", "Prolog", "n1", 0
+	itselfStarts := starts
+	itselfStarts.ID = 7
+	takeNone := []schedule.Job{begun, startsElsewhere, startsUnbooked, itselfStarts}
 	for name, c := range map[string]struct {
 		queue  []schedule.Job
 		busy   uint32 // GPUs in use, of two
@@ -51,6 +59,9 @@ func TestUnbookedJobYields(t *testing.T) {
 		"somebody waits for others":    {[]schedule.Job{elsewhere}, 1, false, false, true},
 		"somebody waits, also for it":  {[]schedule.Job{elsewhere, here}, 1, false, false, false},
 		"who waits needs one more":     {[]schedule.Job{wider}, 1, false, false, false},
+		"the last GPU, and one starts": {[]schedule.Job{starts}, 1, false, false, false},
+		"two GPUs, and one starts":     {[]schedule.Job{starts}, 0, false, false, true},
+		"jobs that take no GPU of it":  {takeNone, 1, false, false, true},
 		"none is free":                 {nil, 2, false, false, false},
 		"none is free, and stays":      {nil, 2, true, false, false},
 		"slurmctld is away":            {[]schedule.Job{waits()}, 1, false, true, true},
