@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -44,6 +45,9 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	// The MPS daemons make sockets that their clients, the users, must reach.
 	syscall.Umask(0o022)
+	// The agent waits nearly always, and Go's runtime spends much on waking threads for the many loops: with 8 GPUs
+	// at 1 Hz the agent takes 0.29 % of a core, and 0.35 to 0.45 % on two cores.
+	runtime.GOMAXPROCS(1)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	c, err := configOf(e.config, os.Getenv("SLURM_CONF"))
