@@ -20,8 +20,8 @@ def whole(like, *shape):
     return like.new_empty(shape, dtype=torch.int64)
 
 
-def nonzero(x):
-    return whole(x, x.numel(), x.dim())
+def nonzero(x, most):
+    return whole(x, x.numel() if most is None else most, x.dim())
 
 
 def masked_select(x, mask):
@@ -32,35 +32,36 @@ def is_mask(i):
     return i is not None and i.dtype in (torch.bool, torch.uint8)
 
 
-def index(x, indices, chosen):
+def index(x, indices, recorder):
     """A mask of several dimensions stands for as many indices, each as long as the mask is large."""
     new, scratch = [], []
     for i in indices:
         if not is_mask(i):
             new.append(i)
             continue
-        n = places(i, chosen)
+        n = places(i, recorder)
+        n = recorder.choices.most(i) if n is None else n
         n = i.numel() if n is None else n
         scratch.append(whole(x, n, i.dim()))
         new.extend(whole(x, n) for _ in range(i.dim()))
     return torch.ops.aten.index.Tensor(x, new), scratch
 
 
-def places(mask, chosen):
+def places(mask, recorder):
     """How many places a mask chooses; None: not known, or the mask has changed since."""
-    version, n = chosen.get(mask, (None, None))
-    return n if version is not None and version == mask._version else None
+    found = recorder.choices.get(recorder.chosen, mask)
+    return found[0] if found else None
 
 
-def choose(x, indices, values, chosen):
+def choose(x, indices, values, recorder):
     """x[mask] = values says how many places the mask chooses; the gradient of the values has as many rows."""
     at = [n for n, i in enumerate(indices) if i is not None]
-    if len(at) != 1 or not is_mask(indices[at[0]]) or indices[at[0]].is_inference():
-        return  # in inference mode no version tells of changes
+    if len(at) != 1 or not is_mask(indices[at[0]]):
+        return
     mask = indices[at[0]]
-    behind = x.dim() - at[0] - mask.dim()  # dimensions after those of the mask
+    behind = x.dim() - at[0] - mask.dim()  # dimensions after the mask's
     if values.dim() > behind and values.shape[-1 - behind] != 1:
-        chosen[mask] = mask._version, min(values.shape[-1 - behind], mask.numel())
+        recorder.chosen[mask] = recorder.choices.stamp(mask), min(values.shape[-1 - behind], mask.numel())
 
 
 def unique(x, _sorted=True, inverse=False, counts=False):
@@ -122,35 +123,42 @@ BOUNDS = {
     "aten::_pack_padded_sequence": pack_padded_sequence, "aten::_ctc_loss": ctc_loss,
     "aten::_pack_padded_sequence_backward": pack_padded_sequence_backward,
     "aten::_ctc_loss_backward": ctc_loss_backward,
-    "aten::equal": lambda a, b: True, "aten::allclose": lambda a, b, *rest, **kwargs: True,
+    "aten::allclose": lambda a, b, *rest, **kwargs: True,
 }
-ASSUMED = {"aten::repeat_interleave": ONCE, "aten::bincount": ONCE, "aten::equal": "", "aten::allclose": "",
+ASSUMED = {"aten::repeat_interleave": ONCE, "aten::bincount": ONCE, "aten::allclose": "",
            "aten::_ctc_loss_backward": "", "aten::_pack_padded_sequence_backward": ""}
 
 
 def of(func, args, kwargs, recorder):
-    """What an operation returns whose size depends on data; None: the size of this one does not."""
+    """The result of an operation whose size depends on data; None for other operations."""
     name = func._schema.name
+    repeats = args[0] if args else None
     if name in BOUNDS or name == "aten::index":
-        if known(args[0]):  # what is made like a host tensor would have any values
+        if known(args[0]):  # a tensor made like a host tensor would have any values
             args = (recorder.fake.from_tensor(args[0]), *args[1:])
     if name == "aten::index":
         masks = [i for i in args[1] if is_mask(i)]
         if not masks:
             return None
-        if any(places(i, recorder.chosen) is None for i in masks):
+        if any(places(i, recorder) is None for i in masks):
             recorder.note(LARGEST)
-        out, scratch = index(*args, recorder.chosen)
+        out, scratch = index(*args, recorder)
         if recorder.on_gpu(args[0]):
             for t in scratch:
                 recorder.born(t)
         return (out,)
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"):
-        choose(*args[:3], recorder.chosen)
+        choose(*args[:3], recorder)
         return None
+    if name == "aten::equal":
+        return (recorder.equal,)
     bound = BOUNDS.get(name)
     if bound is None or name == "aten::repeat_interleave" and func._overloadname != "Tensor":
         return None
+    if name == "aten::repeat_interleave" and recorder.data(repeats) is not None:
+        return (repeat_interleave(args[0], int(recorder.data(repeats).sum())),)
     if ASSUMED.get(name, LARGEST):
         recorder.note(ASSUMED.get(name, LARGEST))
+    if name == "aten::nonzero":
+        return (bound(args[0], recorder.choices.most(args[0])),)
     return (bound(*args, **kwargs),)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a traced program is told of its GPU: PyTorch's functions in whose place others stand.
+"""The GPU of a traced program: replacements of PyTorch's functions.
 
 A part of carma_trace.py.
 """
 
 import contextlib
+import importlib
 import os
 import sys
 import warnings
@@ -34,7 +35,7 @@ def is_gpu(device):
         return False
 
 
-# Types of tensors on a GPU by their old names.
+# Types of tensors on a GPU by old names.
 LEGACY = {} if torch is None else {
     "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
     "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
@@ -42,7 +43,7 @@ LEGACY = {} if torch is None else {
 
 
 def legacy(dtype):
-    """torch.cuda.FloatTensor and its like."""
+    """torch.cuda.FloatTensor and the like."""
     def make(*args):
         if args and not isinstance(args[0], int):
             return torch.tensor(args[0], dtype=dtype, device="cuda")
@@ -66,8 +67,11 @@ class Placement(TorchFunctionMode):
             t.get_device: lambda x: 0 if recorder.on_gpu(x) else -1,
             t.numpy: self.numpy, t.tolist: self.tolist, t.__format__: self.format,
             t.__array__: self.array, t.type: self.type,
+            t.is_cpu.__get__: lambda x, *a: not recorder.on_gpu(x) and bool(t.is_cpu.__get__(x)),
             t.is_cuda.__get__: lambda x, *a: recorder.on_gpu(x) or bool(t.is_cuda.__get__(x)),
+            t.new_tensor: self.new_tensor, t.type_as: lambda x, like: self.to(x, like),
             t.record_stream: lambda x, s: None,
+            torch.istft: self.istft, t.istft: self.istft,
         }
         self.default = 0  # more than 0: what names no device is on the GPU (torch.set_default_device)
         self.makers = torch.utils._device._device_constructors()
@@ -75,7 +79,13 @@ class Placement(TorchFunctionMode):
                           torch.empty_strided}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        self.recorder.inside += 1  # the mode is off meanwhile: nothing may ask for cuda
+        try:
+            return self.run(func, args, kwargs or {})
+        finally:
+            self.recorder.inside -= 1
+
+    def run(self, func, args, kwargs):
         special = self.special.get(func)
         if special is not None:
             return special(*args, **kwargs)
@@ -84,7 +94,8 @@ class Placement(TorchFunctionMode):
         if kwargs.get("device") is not None and is_gpu(kwargs["device"]):
             with self.recorder.on():
                 out = func(*args, **dict(kwargs, device="cpu"))
-            return out
+                # as_tensor shares a host tensor's storage; on a GPU there is a copy.
+                return self.recorder.to_gpu(out) if isinstance(out, torch.Tensor) else out
         if func in self.factories and not self.recorder.force:
             with contextlib.suppress(Exception), self.recorder.fake, self.recorder.hidden():  # a size may be a tensor
                 out = func(*args, **kwargs)
@@ -92,9 +103,29 @@ class Placement(TorchFunctionMode):
                     return out
         return func(*args, **kwargs)
 
-    def backward(self, x, *args, **kwargs):
+    def backward(self, x, gradient=None, *args, **kwargs):
         self.recorder.backward_begins()
-        return x.backward(*args, **kwargs)
+        return self.outside(torch.autograd.backward)(x, gradient, *args, **kwargs)
+
+    def istft(self, *args, **kwargs):
+        """Asks whether the sum of windows is zero somewhere."""
+        self.recorder.equal = False
+        try:
+            return torch.istft(*args, **kwargs)
+        finally:
+            self.recorder.equal = True
+
+    def outside(self, func):
+        """A function of PyTorch's with calls of the script's code: of checkpoints, hooks, own backward passes."""
+        def run(*args, **kwargs):
+            inside, self.recorder.inside = self.recorder.inside, 0
+            try:
+                with self if inside else contextlib.nullcontext():
+                    return func(*args, **kwargs)
+            finally:
+                self.recorder.inside = inside
+
+        return run
 
     def to(self, x, *args, **kwargs):
         if kwargs.get("memory_format") is torch.channels_last:
@@ -114,19 +145,31 @@ class Placement(TorchFunctionMode):
             x = self.to_host(x)
         return x.to(dtype, *rest, **kwargs) if dtype is not None else x.to(**kwargs) if kwargs else x
 
+    def new_tensor(self, x, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
+        gpu = self.recorder.on_gpu(x) if device is None else is_gpu(device)
+        if isinstance(data, torch.Tensor):
+            made = data.detach().clone().to(dtype or x.dtype)
+            return (self.recorder.to_gpu(made) if gpu else made).requires_grad_(requires_grad)
+        with self.recorder.on() if gpu else contextlib.nullcontext():
+            return torch.tensor(data, dtype=dtype or x.dtype, device="cpu", requires_grad=requires_grad)
+
     def to_host(self, x, *args, **kwargs):
         if not self.recorder.on_gpu(x):
             return x
         self.recorder.hide += 1
         try:
             with torch.no_grad():
-                return torch.empty_like(x.detach())
+                host = self.recorder.data(x)
+                return torch.empty_like(x.detach()) if host is None else host.clone()
         finally:
             self.recorder.hide -= 1
 
     def numpy(self, x, **kwargs):
         if not isinstance(x, FakeTensor):
             return x.numpy(**kwargs)
+        host = self.recorder.data(x)
+        if host is not None:
+            return host.clone().numpy()
         self.recorder.note("values read by .numpy(): zeros were given")
         with torch._C.DisableTorchFunction():
             return numpy_zeros(tuple(x.shape), torch.empty(0, dtype=x.dtype).numpy().dtype)
@@ -192,15 +235,37 @@ def attention_class():
     return Attention
 
 
+def is_fused(query, key, value, mask):
+    """Whether a fused kernel of CUDA takes the tensors; else PyTorch multiplies and keeps the matrices.
+
+    The filters are those of a GPU of compute capability 8.0 or later (PyTorch at 001f694aef, aten/src/ATen/native/
+    transformers, cuda/sdp_utils.cpp and sdp_utils_cpp.h: can_use_flash_attention, can_use_mem_efficient_attention).
+    """
+    tensors = query, key, value
+    if (any(t.dim() != 4 or 0 in t.shape or t.stride(-1) != 1 or t.shape[:2] != query.shape[:2] for t in tensors)
+            or query.shape[-1] != key.shape[-1] or mask is not None and mask.dim() > 0 and mask.stride(-1) != 1):
+        return False
+    width, half = query.shape[-1], query.element_size() < 4
+    if half and mask is None and width == value.shape[-1] <= 256 and torch.backends.cuda.flash_sdp_enabled():
+        return True
+    multiple = 8 if half else 4
+    return width % multiple == value.shape[-1] % multiple == 0 and torch.backends.cuda.mem_efficient_sdp_enabled()
+
+
 def patched_attention(recorder, plain):
     attention = attention_class()
 
     def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs):
-        if not recorder.on_gpu(query) or kwargs.get("enable_gqa") or query.dim() < 3:
+        if not recorder.on_gpu(query) or kwargs.get("enable_gqa"):
             return plain(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
             query, key, value = (t.to(dtype) for t in (query, key, value))
+        if not is_fused(query, key, value, attn_mask):
+            # The mask of a dropout has four bytes an element here, and one on CUDA.
+            with torch.autocast("cpu", enabled=False):
+                return torch.ops.aten._scaled_dot_product_attention_math(
+                    query, key, value, attn_mask, dropout_p, is_causal, **kwargs)[0]
         if attn_mask is not None and (attn_mask.dtype == torch.bool or attn_mask.dtype != query.dtype):
             attn_mask = attn_mask.to(query.dtype)
         with recorder.on():
@@ -294,8 +359,8 @@ class Tracing:
         need_torch()
         self.recorder = Recorder()
         self.stack = contextlib.ExitStack()
-        self.batch = batch  # of a second trace: what DataLoaders shall give
-        self.loaders = []  # batch sizes of the loaders that the script made
+        self.batch = batch  # of a second trace: batch size of DataLoaders
+        self.loaders = []  # batch sizes of the script's loaders
 
     def put(self, owner, name, value):
         if hasattr(owner, name):
@@ -311,12 +376,13 @@ class Tracing:
         self.put(functional, "scaled_dot_product_attention",
                  patched_attention(recorder, functional.scaled_dot_product_attention))
         self.put(functional, "dropout", patched_dropout(recorder, functional.dropout))
+        self.placement = Placement(recorder)
         self.optimizers()
+        self.devices()
         self.autocast()
         self.modules()
         self.library = register_autocast()
         self.stack.callback(self.library._destroy)
-        self.placement = Placement(recorder)
         self.defaults()
         self.stack.enter_context(self.placement)
         self.stack.enter_context(recorder)
@@ -383,7 +449,51 @@ class Tracing:
         if clip is not None:
             self.put(clip, "_has_foreach_support", lambda tensors, device: True)
 
+    def devices(self):
+        """A traced tensor is on cuda:0; PyTorch's own functions then ask a GPU, and get answers."""
+        self.put(FakeTensor, "device", property(self.recorder.device))
+        hooks, outside = torch.autograd.graph.saved_tensors_hooks, self.placement.outside
+        init = hooks.__init__
+        self.put(hooks, "__init__", lambda h, pack, unpack: init(h, outside(pack), outside(unpack)))
+        if hasattr(torch.autograd, "_engine_run_backward"):  # torch.autograd.grad(), too, runs code of the script
+            self.put(torch.autograd, "_engine_run_backward", outside(torch.autograd._engine_run_backward))
+        self.put(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # RNN's weights stay apart
+        listed = FakeTensor.tolist
+
+        def tolist(tensor):
+            host = self.recorder.data(tensor)
+            return listed(tensor) if host is None else host.tolist()
+
+        self.put(FakeTensor, "tolist", tolist)
+        generator = torch.Generator
+
+        class Kind(type(generator)):
+            def __instancecheck__(cls, x):
+                return isinstance(x, generator)
+
+        class Generator(generator, metaclass=Kind):
+            def __new__(cls, device="cpu"):
+                return generator.__new__(cls, "cpu" if is_gpu(device) else device)
+
+        self.put(torch, "Generator", Generator)
+        asarray = torch.asarray  # not seen by a TorchFunctionMode
+
+        def array(obj, *args, device=None, **kwargs):
+            made = asarray(obj, *args, device="cpu" if is_gpu(device) else device, **kwargs)
+            return self.recorder.to_gpu(made) if is_gpu(device) else made
+
+        self.put(torch, "asarray", array)
+
     def autocast(self):
+        if hasattr(torch, "get_autocast_dtype"):  # since PyTorch 2.4
+            for name in ("is_autocast_enabled", "get_autocast_dtype"):
+                def answer(device_type="cuda", _asked=getattr(torch, name)):
+                    return _asked("cpu" if device_type == "cuda" else device_type)
+
+                self.put(torch, name, answer)
+        else:
+            self.put(torch, "is_autocast_enabled", torch.is_autocast_cpu_enabled)
+        self.put(torch, "get_autocast_gpu_dtype", torch.get_autocast_cpu_dtype)
         kind = torch.amp.autocast_mode.autocast
         init = kind.__init__
 
@@ -399,7 +509,7 @@ class Tracing:
         scaler_init = scaler.__init__
 
         def scaler_started(s, *args, **kwargs):
-            kwargs["enabled"] = False  # its few numbers have no values here
+            kwargs["enabled"] = False  # the few numbers have no values here
             scaler_init(s, *args, **kwargs)
 
         self.put(scaler, "__init__", scaler_started)
@@ -409,17 +519,29 @@ class Tracing:
         to = module.to
 
         def moved(m, *args, **kwargs):
-            # A number is a GPU's; PyTorch asks for one before it takes it.
+            # A number is a GPU's; PyTorch asks for a GPU first.
             args = [f"cuda:{a}" if type(a) is int else a for a in args]
             kwargs = {k: f"cuda:{a}" if type(a) is int else a for k, a in kwargs.items()}
             if kwargs.get("memory_format") is torch.channels_last:
                 recorder.unseen[CHANNELS_LAST] = 1
-            with torch._C.DisableTorchFunction():  # Placement would take device= for that of a tensor to make
+            with torch._C.DisableTorchFunction():  # Placement would take device= for a tensor to make
                 device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
             if device is not None and device.type == "cuda":
                 return recorder.module_to_gpu(m, dtype)
             return to(m, *args, **kwargs)
 
+        call, depth = module.__call__, [0]
+
+        def called(m, *args, **kwargs):
+            if depth[0] == 0 and not torch.is_grad_enabled():
+                recorder.boundary()  # a batch of an evaluation, or a letter of a text
+            depth[0] += 1
+            try:
+                return call(m, *args, **kwargs)
+            finally:
+                depth[0] -= 1
+
+        self.put(module, "__call__", called)
         self.put(module, "to", moved)
         self.put(module, "cuda", lambda m, device=None: recorder.module_to_gpu(m))
         for owner in (torch.nn.parallel, torch.nn.parallel.distributed):
@@ -436,6 +558,14 @@ class Tracing:
 
     def script(self):
         """What only a script may ask for: a GPU, other processes, loaders."""
+        with contextlib.suppress(ImportError):  # for torch.func.jvp: compiles functions
+            importlib.import_module("torch._decomp.decompositions_for_jvp")
+        for name in ("freeze", "optimize_for_inference"):
+            self.put(torch.jit, name, lambda m, *a, **k: m)
+        self.put(torch.jit, "save", lambda *a, **k: None)
+        if torch.jit._state._enabled:  # compiled functions would not see the replacements
+            torch.jit._state.disable()
+            self.stack.callback(torch.jit._state.enable)
         self.gpu()
         self.processes()
         loader, tracing = torch.utils.data.DataLoader, self
@@ -451,7 +581,7 @@ class Tracing:
                 kwargs.pop("num_workers")
             if batch_size is not None and kwargs.get("batch_sampler") is None:
                 tracing.loaders.append(batch_size)
-                # The first loader is taken for the training one.
+                # The first loader is taken for training.
                 if tracing.batch and batch_size == tracing.loaders[0]:
                     batch_size = tracing.batch
             init(d, dataset, batch_size, *args, **kwargs)
@@ -505,7 +635,7 @@ class Tracing:
         for name, dtype in LEGACY.items():
             self.put(cuda, name, legacy(dtype))
         self.put(cuda.nccl, "version", lambda: (2, 21, 5))
-        accelerator = getattr(torch, "accelerator", None)  # since PyTorch 2.6; names that it lacks are left out
+        accelerator = getattr(torch, "accelerator", None)  # since PyTorch 2.6; missing names are left out
         for name, value in {
             "is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda"),
             "current_device_index": 0, "current_device_idx": 0, "set_device_index": None, "set_device_idx": None,
@@ -522,7 +652,7 @@ class Tracing:
             self.put(cuda, name, graphs)
 
     def processes(self):
-        if "RANK" in os.environ:  # of a launcher: of its processes this is the first and only one
+        if "RANK" in os.environ:  # of a launcher: the first and only process
             os.environ.update(LAUNCHER)
         d = torch.distributed
         if not d.is_available():
@@ -556,7 +686,7 @@ class Tracing:
                             "scatter_object_list": None}.items():
             self.put(d, name, lambda *a, _value=value, **k: _value)
 
-        # Of one process it is what it derives from, and keeps the same for the backward pass.
+        # Of one process: as the base class, with the same tensors for the backward pass.
         self.put(torch.nn.SyncBatchNorm, "forward", torch.nn.BatchNorm2d.forward)
 
         def refused(*args, **kwargs):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a traced program allocates: the storages of one imagined GPU, in order.
+"""Allocations of a traced program: the storages of an imagined GPU, in order.
 
-A part of carma_trace.py, the one program of these.
+A part of carma_trace.py.
 """
 
 import contextlib
@@ -13,9 +13,11 @@ try:
 except ImportError:
     torch = None
 
-STEPS = 2  # a second step allocates what the optimizer's first one broke up
+STEPS = 2  # a second step allocates again the blocks broken up by the optimizer's first
 MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
+MOST_RECORDED = 1 << 20  # carma_text.thin() leaves out most of a long loop
 REPEATS_FROM = 64  # events from which equal passes are looked for
+FEW = 1024  # numbers of a tensor with values kept
 MARKS = 24  # events by which the end of a pass is recognised
 BLIND = 32  # backward passes without an optimizer and without a step by hand
 
@@ -25,11 +27,12 @@ class Refused(Exception):
 
 
 class Done(BaseException):
-    """Ends a script after its second step; not an Exception, so that none catches it."""
+    """Ends a script after its second step; not an Exception, so no script catches it."""
 
 
 if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
     import carma_bounds
+    import carma_choices
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,7 +52,7 @@ def need_torch():
         raise Refused(f"PyTorch {torch.__version__} has no fake tensors to trace with: PyTorch 2.0 or later is needed")
 
 
-# What is in memory: classes of the text.
+# Contents of memory: classes of the text.
 PARAMETER, GRADIENT, STATE, ACTIVATION = "p", "g", "o", "a"
 
 
@@ -76,27 +79,32 @@ class Recorder(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.marks = []  # the events without the numbers of storages: equal passes have equal ones
-        self.places = {}  # the last marks before a boundary -> where it was
-        self.any_is = True  # what a script reads from any()
-        self.asked = False  # it has read that
+        self.places = {}  # the last marks before a boundary -> position
+        self.ends = {}  # the same without sizes
+        self.any_is = True  # the answer of any()
+        self.asked = False  # any() was read
+        self.equal = True  # the answer of torch.equal()
         self.anys = WeakTensorKeyDictionary()
-        self.chosen = WeakTensorKeyDictionary()  # mask -> how many places it chooses, where that is known
+        self.chosen = WeakTensorKeyDictionary()  # mask -> (stamp, number of places chosen)
+        self.values = WeakTensorKeyDictionary()  # few whole numbers put there by the host -> (stamp, values)
+        self.choices = carma_choices.Choices()
         self.events = []  # ("+", id, bytes), ("-", id), (letter, convolution)
         self.live = {}  # storage -> (weak reference, id)
-        self.tensors = {}  # weak references to the tensors that hold them
-        self.left = set()  # storages that a tensor has left since the last sweep
+        self.tensors = {}  # weak references to tensors of storages
+        self.left = set()  # storages left by a tensor since the last sweep
         self.count = 0
         self.kinds = {}  # id -> class
         self.convolutions = {}  # description -> number
         self.unseen = {}  # name -> count
         self.force = 0  # more than 0: whatever is made is on the GPU
         self.hide = 0  # more than 0: nothing is
+        self.inside = 0  # more than 0: PyTorch itself runs an operation
         self.steps = 0
         self.backwards = 0
         self.by_hand = False  # since the last backward pass the script itself has changed parameters
-        self.parameters = []  # weak references to those of modules on the GPU
+        self.parameters = []  # weak references to parameters of modules on the GPU
         self.settings = {}
-        self.false = WeakTensorKeyDictionary()  # tensors that say whether something is wrong
+        self.false = WeakTensorKeyDictionary()  # results of isnan and the like
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def on_gpu(self, tensor):
@@ -117,7 +125,7 @@ class Recorder(TorchDispatchMode):
         self.left.difference_update(keys)
 
     def watch(self, tensor, key):
-        """Notes when the tensor goes: only then may its storage be gone, too. Asking all of them takes too long."""
+        """Notes the end of a tensor: only then may the storage end. Asking all storages takes too long."""
         def gone(ref, number=id(tensor)):
             if self.tensors.get(number) is ref:
                 del self.tensors[number]
@@ -134,7 +142,7 @@ class Recorder(TorchDispatchMode):
             if known[0]() is not None:
                 self.watch(tensor, storage._cdata)
                 return
-            self.left.add(storage._cdata)  # the place of a storage that is gone
+            self.left.add(storage._cdata)  # the place of a dead storage
         size = storage.nbytes()
         if size == 0:
             return
@@ -143,8 +151,8 @@ class Recorder(TorchDispatchMode):
         self.live[storage._cdata] = (weakly(storage), self.count)
         self.add(("+", self.count, size), ("+", size))
         self.count += 1
-        if len(self.events) > 2 * MOST_EVENTS:
-            raise Refused(f"what it does until its second step makes more than {MOST_EVENTS:,} allocations, even if "
+        if len(self.events) > MOST_RECORDED:
+            raise Refused(f"what it does until its second step makes more than {MOST_RECORDED:,} allocations, even if "
                           "equal passes count once: shorten what comes before, or give mem=")
 
     def add(self, event, mark=None):
@@ -165,6 +173,7 @@ class Recorder(TorchDispatchMode):
         width = n - before
         if not 0 < width <= n // 3 or marks[n - width:] != marks[n - 2 * width:n - width] or (
                 marks[n - width:] != marks[n - 3 * width:n - 2 * width]):
+            self.grown()
             return
         births = sum(1 for mark in marks[n - width:] if mark[0] == "+")
         first, live = self.count - births, {number for _, number in self.live.values()}
@@ -181,6 +190,44 @@ class Recorder(TorchDispatchMode):
             if kind is not None:
                 self.kinds.setdefault(number - births, kind)
 
+    def grown(self):
+        """Growing passes, for example of a text written letter by letter: the last pass is largest at each event.
+
+        Of four passes with a growth of an eighth or less, the second is forgotten. The first pass, and passes with more
+        growth, stay: blocks too small for later passes remain with the allocator.
+        """
+        marks, n = self.marks, len(self.marks)
+        key = tuple(mark[0] if mark[0] == "+" else mark for mark in marks[-MARKS:])
+        before, self.ends[key] = self.ends.get(key, n), n
+        width = n - before
+        if not 0 < width <= n // 4:
+            return
+        births = least = most = 0
+        for i in range(n - 4 * width, n - 3 * width):
+            four = marks[i:n:width][:4]
+            if four[0][0] != "+" and four.count(four[0]) == 4:
+                continue
+            if any(mark[0] != "+" for mark in four) or four != sorted(four):
+                return
+            births, least, most = births + 1, least + four[0][1], most + four[3][1]
+        first, live = self.count - 3 * births, {number for _, number in self.live.values()}
+        if 8 * most > 9 * least or any(number in live for number in range(first, self.count - births)):
+            return
+        del marks[n - 3 * width:n - 2 * width], self.events[n - 3 * width:n - 2 * width]
+        for i in range(n - 3 * width, n - width):
+            if self.events[i][0] in "+-":
+                letter, number, *size = self.events[i]
+                self.events[i] = letter, number - births, *size
+        for at, (ref, number) in self.live.items():
+            if number >= first:
+                self.live[at] = ref, number - births
+        for number in range(first, self.count):
+            kind = self.kinds.pop(number, None)
+            if kind is not None and number >= first + births:
+                self.kinds[number - births] = kind
+        self.count -= births
+        self.ends[key] = n - width
+
     def id_of(self, tensor):
         known = self.live.get(tensor.untyped_storage()._cdata)
         return None if known is None else known[1]
@@ -190,15 +237,31 @@ class Recorder(TorchDispatchMode):
             if isinstance(tensor, FakeTensor) and self.on_gpu(tensor):
                 self.kinds[self.id_of(tensor)] = kind
 
+    def device(self, tensor):
+        """tensor.device as read by a program; in PyTorch's operations, a fake tensor is of the device cpu."""
+        if tensor.fake_mode.in_kernel_invocation:
+            return torch.device("meta")
+        return GPU if not self.inside and self.on_gpu(tensor) else tensor.fake_device
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in READS and isinstance(args[0], FakeTensor):
+        self.inside += 1
+        try:
+            return self.run(func, args, kwargs or {})
+        finally:
+            self.inside -= 1
+
+    def run(self, func, args, kwargs):
+        self.choices.before(func, args, kwargs)
+        if func in READS:
+            if not isinstance(args[0], FakeTensor):
+                return func(*args, **kwargs)  # a host tensor, for example a size
             self.boundary()
             value = self.value(args[0])
             return bool(value) if func is torch.ops.aten.is_nonzero.default else value
         if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
             if self.backwards and not self.by_hand and not OPTIMIZERS:
                 self.changes(args[0])
+            self.choices.after(func, args, kwargs, args[0])
             return args[0]  # nothing is made: an optimizer does little else, parameter by parameter
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         gpu = self.hide == 0 and (self.force > 0 or any(self.on_gpu(t) for t in tensors))
@@ -213,6 +276,9 @@ class Recorder(TorchDispatchMode):
             if type(err).__name__ in ("DynamicOutputShapeException", "DataDependentOutputException"):
                 raise Refused(f"{func} makes a tensor whose size depends on data, which a trace has not") from err
             raise
+        self.choices.after(func, args, kwargs, out)
+        if func is torch.ops.aten.lift_fresh.default and isinstance(out, FakeTensor):
+            self.keep(out, args[0])
         if not gpu:
             return out
         made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
@@ -254,7 +320,7 @@ class Recorder(TorchDispatchMode):
         return self.convolutions.setdefault(what, len(self.convolutions))
 
     def value(self, tensor):
-        """What a script reads out of a tensor that has no data."""
+        """The value read out of a tensor without data."""
         if tensor in self.anys:
             self.asked = True
             return self.any_is
@@ -262,7 +328,7 @@ class Recorder(TorchDispatchMode):
             return tensor not in self.false
         return 1.0 if tensor.is_floating_point() else 1
 
-    # What the recorder makes itself.
+    # Tensors of the recorder.
 
     @contextlib.contextmanager
     def hidden(self):
@@ -288,14 +354,26 @@ class Recorder(TorchDispatchMode):
             plain = tensor.detach()
             with torch.no_grad(), self.on():
                 copy = torch.empty_like(plain, dtype=dtype or tensor.dtype, device="cpu")
+            self.keep(copy, plain)
             return copy.requires_grad_(tensor.requires_grad) if tensor.requires_grad else copy
         return tensor if dtype is None else tensor.to(dtype)
+
+    def keep(self, tensor, host):
+        if not isinstance(host, FakeTensor) and tensor.dtype == host.dtype == torch.int64 and host.numel() <= FEW:
+            self.values[tensor] = self.choices.stamp(tensor), host.detach().clone()
+
+    def data(self, tensor):
+        """A host tensor of the values, if known."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        found = self.choices.get(self.values, tensor)
+        return found[0] if found else None
 
     def module_to_gpu(self, module, dtype=None):
         """Puts a module's parameters and buffers on the GPU; shared ones stay shared."""
         boxes = sys.modules.get("torchvision.ops.boxes")
         if boxes is not None and hasattr(boxes, "_batched_nms_coordinate_trick"):
-            boxes._batched_nms_vanilla = boxes._batched_nms_coordinate_trick  # as for boxes on a GPU, in one call
+            boxes._batched_nms_vanilla = boxes._batched_nms_coordinate_trick  # as for boxes on a GPU, in a single call
         new = {}
         for m in module.modules():
             for name, p in m._parameters.items():
@@ -365,6 +443,7 @@ class Recorder(TorchDispatchMode):
         return min(stepped) >= STEPS or max(stepped) > STEPS
 
 
+GPU = None if torch is None else torch.device("cuda", 0)
 CHANNELS_LAST = "channels_last: cuDNN's algorithms for this order of the data take other memory"
 OPTIMIZERS = []  # of this trace, in order
 MATMULS = WRONG = IN_PLACE = READS = frozenset()

@@ -9,7 +9,7 @@ MOST_BYTES = 256 << 10  # estimator/trace, MaxBytes
 def tokens(result):
     """The events with births numbered by class and size, deaths by their distance."""
     out, deep, born = [], 0, 0
-    for event in result["events"]:
+    for event in once(result["events"]):
         if event[0] == "+":
             out.append(("+", (result["kinds"].get(event[1], ACTIVATION), event[2])))
             born = event[1] + 1
@@ -23,30 +23,172 @@ def tokens(result):
         elif event[0] == "m":
             out.append(("m", ""))
         else:
-            out.append(event)
-    return once(out)
-
-
-NEAR = 8  # births since its own, up to which a death is told by them
-
-
-def once(stream):
-    """Leaves out all but the first matrix product: cuBLAS takes its workspace once."""
-    seen, out = False, []
-    for token in stream:
-        if token[0] != "m" or not seen:
-            out.append(token)
-        seen = seen or token[0] == "m"
+            out.append(tuple(event))
     return out
 
 
+NEAR = 8  # births since the storage's own, up to which a death counts births
+
+
+def once(events):
+    """Leaves out all but the first matrix product: cuBLAS takes its workspace once."""
+    seen, out = False, []
+    for event in events:
+        if event[0] != "m" or not seen:
+            out.append(event)
+        seen = seen or event[0] == "m"
+    return out
+
+
+# A loop within a step, such as a decoder of 600 letters, makes more events than a text may hold.
+
+PASSES = 6  # of which a run of equal passes has as many or more
+GRAM = 8  # events by which a pass is found again
+
+
+def sized(results):
+    """The events of runs of equal shape, as numbers: equal for equal sizes, of any storage."""
+    size = [{e[1]: e[2] for e in r["events"] if e[0] == "+"} for r in results]
+    numbers = {}
+    for events in zip(*(once(r["events"]) for r in results)):
+        letter, number = events[0][:2]
+        key = letter, *([size[k][e[1]] for k, e in enumerate(events)] if letter in "+-" else [number])
+        yield numbers.setdefault(key, len(numbers))
+
+
+def middles(stream):
+    """Where equal passes follow each other: from the end of the second to the start of the last but one."""
+    last, far, i = {}, {}, 0
+    while i + GRAM <= len(stream):
+        key = tuple(stream[i:i + GRAM])
+        before, last[key] = last.get(key, i), i
+        width, i = i - before, i + 1
+        if width == 0 or far.get(width, 0) > i:
+            continue
+        end = i
+        while end < len(stream) and stream[end] == stream[end - width]:
+            end += 1
+        far[width] = end
+        if end - before >= PASSES * width:
+            yield before + 2 * width, end - 2 * width, width
+            for k in range(i, end - GRAM + 1):
+                last[tuple(stream[k:k + GRAM])] = k
+            i = max(i, end - GRAM + 1)
+
+
+def most_alive(events):
+    """The most bytes alive at once."""
+    size, alive, most = {}, 0, 0
+    for e in events:
+        if e[0] == "+":
+            size[e[1]] = rounded(e[2])
+            alive += size[e[1]]
+            most = max(most, alive)
+        elif e[0] == "-":
+            alive -= size[e[1]]
+    return most
+
+
+def thin(results):
+    """Leaves out the temporary allocations and the convolutions of a loop's middle passes.
+
+    From pass to equal pass, memory grows or shrinks by the same amount. So the most is in the first or the last passes,
+    which stay. Allocations kept by the middle passes stay, too.
+    """
+    events = [once(r["events"]) for r in results]
+    end = {e[1]: i for i, e in enumerate(events[0]) if e[0] == "-"}
+    out, runs = set(), list(middles(list(sized(results))))
+    for begin, to, _ in runs:
+        for i in range(begin, to):
+            letter, number = events[0][i][:2]
+            if letter == "+" and end.get(number, to) < to:
+                out.update((i, end[number]))
+            elif letter in "fdw":
+                out.add(i)
+    new = [{} for _ in results]
+    if len(events[0]) - len(out) > MOST_EVENTS:
+        for births, deaths in together(events, end, out, runs):
+            last, first = max(births), min(deaths)
+            out.update((*births, *deaths))
+            out -= {last, first}
+            for e, changed in zip(events, new):
+                changed[last] = "+", e[last][1], sum(rounded(e[i][2]) for i in births)
+                changed[first] = "-", e[last][1]
+    return [thinned(r, e, out, changed) for r, e, changed in zip(results, events, new)]
+
+
+def together(events, end, out, runs):
+    """Events of small storages with births in the same middle pass, and deaths in the same. One storage stands for all.
+
+    From the last birth to the first death, the sum is equal; before and after, within the middle passes, the sum is
+    smaller. Up to 1 MiB, an allocator uses the same segments.
+    """
+    width_at = [0] * len(events[0])
+    for begin, to, width in runs:
+        width_at[begin:to] = [width] * (to - begin)
+    run_at = {}
+    for n, (begin, to, _) in enumerate(runs):
+        run_at.update(dict.fromkeys(range(begin, to), n))
+    group, size = [], [0] * len(events)
+
+    def fits(i, d, new):
+        (j, c), within = group[0], max(size[k] + n for k, n in enumerate(new)) <= SMALL
+        return (within and run_at[i] == run_at[j] and run_at[d] == run_at[c] and i - j < width_at[i]
+                and abs(d - c) < width_at[d])
+
+    for begin, to, _ in runs:
+        for i in range(begin, to):
+            if events[0][i][0] != "+" or i in out:
+                continue
+            d, new = end.get(events[0][i][1]), [rounded(e[i][2]) for e in events]
+            if d not in run_at:
+                continue
+            if group and not fits(i, d, new):
+                if len(group) > 1:
+                    yield tuple(zip(*group))
+                group, size = [], [0] * len(events)
+            if max(new) <= SMALL:
+                group.append((i, d))
+                size = [n + m for n, m in zip(size, new)]
+    if len(group) > 1:
+        yield tuple(zip(*group))
+
+
+SMALL = 1 << 20
+
+
+def rounded(size):
+    """As an allocator gives."""
+    return (size + 511) // 512 * 512
+
+
+def thinned(result, events, out, changed):
+    left, kinds, new = [], {}, {}
+    for i, e in enumerate(events):
+        if i in out:
+            continue
+        e = changed.get(i, e)
+        if e[0] == "+":
+            kinds[len(new)] = result["kinds"].get(e[1], ACTIVATION)
+            new[e[1]] = len(new)
+        left.append((e[0], new[e[1]], *e[2:]) if e[0] in "+-" else e)
+    if most_alive(left) != most_alive(events):
+        raise Refused("its loops cannot be written in a text: give mem= in the script instead")
+    return dict(result, events=left, kinds=kinds)
+
+
 def shape_of(stream):
-    """What two batch sizes must have in common: everything but sizes."""
+    """Everything but sizes: equal in two batch sizes."""
     return [(k, v[0] if k == "+" else v if k in "-~" else "") for k, v in stream]
 
 
+def alike(first, second):
+    """Whether two traces differ in sizes alone."""
+    return shape_of(tokens(first)) == shape_of(tokens(second))
+
+
 def fold(stream):
-    """Writes a run that stood before as =DISTANCE,LENGTH."""
+    """Writes a repeated run as =DISTANCE,LENGTH."""
     shortest, chain = 4, 64
     places, out, i = {}, [], 0
     while i < len(stream):
@@ -82,7 +224,7 @@ def wrap(words, prefix, glue=" ", width=108):
 
 
 def text(first, batch=0, second=None, second_batch=0):
-    """The lines of a trace; of two if they differ by their sizes alone."""
+    """The lines of a trace; of two if only sizes differ."""
     one = tokens(first)
     other = tokens(second) if second else None
     unseen, single = first["unseen"], first.get("single", "")
@@ -127,6 +269,11 @@ def text(first, batch=0, second=None, second_batch=0):
 def lines(first, batch=0, second=None, second_batch=0):
     """The #CARMA lines of a trace."""
     if len(first["events"]) > MOST_EVENTS:
+        if second is None or shape_of(tokens(first)) != shape_of(tokens(second)):
+            (first,) = thin((first,))
+        else:
+            first, second = thin((first, second))
+    if len(once(first["events"])) > MOST_EVENTS:
         raise Refused(f"two steps make {len(first['events']):,} allocations, more than {MOST_EVENTS:,}: "
                       "give mem= in the script instead")
     out = ["#CARMA on" if not batch else f"#CARMA batch={batch}"]

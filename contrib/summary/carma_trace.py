@@ -32,7 +32,7 @@ from carma_command import LAUNCHER  # noqa: E402
 from carma_patches import Tracing  # noqa: E402
 from carma_recorder import OPTIMIZERS, STEPS, Done, Refused, need_torch, torch  # noqa: E402
 from carma_script import apart  # noqa: E402
-from carma_text import lines  # noqa: E402
+from carma_text import alike, lines  # noqa: E402
 
 if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
     from torch.utils._pytree import tree_leaves, tree_map
@@ -101,10 +101,16 @@ def show(model, sample, loss=None, optimizer=None, amp=None, batch=None, out=Non
     batch = batch or (first_tensor.shape[0] if first_tensor is not None else 0)
     second = None
     new = other_batch(batch) if batch else 0
-    if batch:
+
+    def traced_second():
         with contextlib.suppress(RuntimeError, ValueError, Refused):
-            second = trace(model, resized(sample, batch, new), loss, optimizer, amp)
+            return trace(model, resized(sample, batch, new), loss, optimizer, amp)
+
+    if batch:
+        second = traced_second()
     first = trace(model, sample, loss, optimizer, amp)
+    if second is not None and not alike(first, second):
+        second = traced_second()  # the model has kept what the first pass made
     for line in lines(first, batch, second, new):
         print(line, file=out or sys.stdout)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of carma_trace.py; those that trace need PyTorch 2 and say so."""
 
+import contextlib
 import importlib.util
 import io
 import os
@@ -15,6 +16,8 @@ import weakref
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import carma_patches  # noqa: E402
+import carma_recorder  # noqa: E402
 import carma_text  # noqa: E402
 import carma_trace  # noqa: E402
 
@@ -79,6 +82,73 @@ class WithoutTorch(unittest.TestCase):
         sizes, events = unfold(text)
         self.assertEqual([int(w[1:]) for w in sizes], births)
         self.assertEqual([n for what, n in events if what == "-"], list(reversed(range(len(births)))))
+
+    def loop(self, passes, temporary=5000):
+        """A step with a loop: each pass keeps 700 bytes for the backward loop, as in a recurrent decoder."""
+        events, kept, n = [], [], 0
+
+        def born(size):
+            nonlocal n
+            events.append(("+", n, size))
+            n += 1
+            return n - 1
+
+        for _ in range(2):
+            for k in range(passes):
+                kept.append(born(700))
+                some = [born(temporary + j) for j in range(4)]
+                events.append(("f", 0))
+                events.extend(("-", t) for t in some)
+            while kept:
+                some = [born(9000), born(100)]
+                events.extend(("-", t) for t in (*some, kept.pop()))
+        made = self.result([])
+        made.update(events=events, kinds={}, convolutions=[(4, 4, (1, 1, 1), 1, 1, 4, False)])
+        return made
+
+    def test_a_long_loop_is_thinned(self):
+        few, many = self.loop(9), self.loop(6000)
+        thin = carma_text.thin((few,))[0]["events"]
+        self.assertEqual(carma_text.most_alive(thin), carma_text.most_alive(few["events"]))
+        self.assertGreater(len(many["events"]), 150000)
+        text = "\n".join(line.removeprefix("#CARMA| ") for line in carma_text.lines(many, 8, self.loop(6000, 2500), 4))
+        births, events = unfold(text)
+        self.assertLess(len(events), 1 << 16)
+        self.assertIn("batch 8 4", text)
+        self.assertEqual(births.count("a700"), 12000)
+        self.assertEqual(peak(text), max(6000 * 700 + 9100, 6000 * 700 + 4 * 5000 + 6))
+        self.assertEqual(peak(text, True), max(6000 * 700 + 9100, 6000 * 700 + 4 * 2500 + 6))
+
+    def test_a_loop_that_keeps_much(self):
+        """Too many events even so: one storage stands for small storages with equal lives."""
+        def loop(passes, size):
+            step, birth = [], 0
+            for _ in range(passes):
+                step += [("+", birth + j, size + j) for j in range(12)] + [("+", birth + 12, 3 << 20)]
+                birth += 13
+            for k in reversed(range(birth)):
+                step += [("-", k)]
+            return dict(self.result([]), events=step + [(e[0], e[1] + birth, *e[2:]) for e in step])
+
+        many, half = loop(1500, 300000), loop(1500, 150000)
+        text = "\n".join(line.removeprefix("#CARMA| ") for line in carma_text.lines(many, 8, half, 4))
+        births, events = unfold(text)
+        self.assertLess(len(events), 1 << 16)
+        self.assertIn("batch 8 4", text)
+        self.assertEqual(births.count(f"a{3 << 20}"), 3000)
+        for k, run in enumerate((many, half)):
+            self.assertEqual(sum(carma_text.rounded(int((w[1:].split(":") * 2)[k])) for w in births),
+                             sum(carma_text.rounded(e[2]) for e in run["events"] if e[0] == "+"))
+        small = carma_text.thin((loop(10, 70000),))[0]
+        self.assertEqual(len(small["events"]), 10 * 13 * 4)
+
+    def test_a_loop_that_is_no_loop(self):
+        """Storages of different sizes end one after the other: nothing may be left out."""
+        events = [("+", n, 1000 * n + 600) for n in range(3000)]
+        for n in range(3000):
+            events += [("-", 2999 - n), ("+", 3000 + n, 70), ("-", 3000 + n)]
+        made = dict(self.result([]), events=events)
+        self.assertEqual(carma_text.thin((made,))[0]["events"], events)
 
     def test_two_batches(self):
         two = "\n".join(carma_text.text(self.result([100, 64, 10]), 8, self.result([100, 32, 5]), 4))
@@ -195,6 +265,37 @@ for _ in range(2):
     opt.zero_grad()
     model(x).sum().backward()
     opt.step()
+"""
+
+def folding(on):
+    """Traces without folding of passes, or with."""
+    return contextlib.nullcontext() if on else unittest.mock.patch.object(
+        carma_recorder.Recorder, "boundary", lambda recorder: None)
+
+
+# A backward pass of a script's own, with a tensor made there.
+TWICE = """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert grad.device.type == "cuda"
+        return grad * torch.full((50000,), 2, dtype=torch.uint8, device="cuda").sum() * torch.ones((), device=grad.device)
+"""
+
+# Labels of 2,000 boxes: 512 are chosen, a quarter with objects.
+SAMPLER = """
+labels, boxes = torch.randint(0, 80, (2000,), device="cuda"), torch.rand(2000, 4, device="cuda")
+def subsample(positive, negative):
+    chosen = []
+    for mask, most in ((positive, 128), (negative, 384)):
+        found = mask.nonzero(as_tuple=True)[0]
+        most = min(found.numel(), most)
+        chosen.append(found[torch.randperm(found.numel(), device=found.device)[:most]])
+    return chosen
 """
 
 REPEATS = """
@@ -483,6 +584,65 @@ class WithTorch(unittest.TestCase):
         self.assertIn(f"a{2 * 8 * 32 * 3 * 64}", births)  # queries, keys and values of two bytes
         self.assertNotIn(f"a{4 * 8 * 4 * 32 * 32}", births)  # no attention matrix
 
+    def test_attention_that_no_kernel_fuses(self):
+        class Attention(torch.nn.Module):
+            def __init__(self, shape, value=0, stride=1):
+                super().__init__()
+                self.shape, self.value, self.stride = shape, value or shape[-1], stride
+                self.weight = torch.nn.Parameter(torch.empty(3, *shape[1:-1], max(self.value, shape[-1]) * stride))
+
+            def forward(self, x):
+                q, k, v = (x.view(-1, *[1] * (self.weight.dim() - 1)) * self.weight[:, None]).unbind(0)
+                q, k = (t[..., ::self.stride][..., :self.shape[-1]] for t in (q, k))
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v[..., :self.value]).flatten(1)
+
+        matrix = f"a{4 * 8 * 2 * 40 * 40}"
+        for shape, value, stride, kept in (
+                ((8, 2, 40, 16), 0, 1, False), ((8, 2, 40, 300), 0, 1, False), ((8, 2, 40, 16), 20, 1, False),
+                ((8, 2, 1, 40, 16), 0, 1, True),  # hiera's
+                ((8, 2, 40, 18), 0, 1, True), ((8, 2, 40, 16), 18, 1, True), ((8, 2, 40, 16), 0, 2, True),
+                ((16, 40, 44), 0, 1, True)):
+            with self.subTest(shape=shape, value=value, stride=stride):
+                births, _ = unfold(self.shown(Attention(shape, value, stride), torch.randn(shape[0], 1)))
+                self.assertEqual(any(b.startswith(matrix + ":") for b in births), kept, births)
+
+    def test_what_kernels_fuse(self):
+        def tensors(width=64, value=0, dtype=torch.float32, batch=2, heads=4, rows=8):
+            return (torch.empty(2, 4, 8, width, dtype=dtype), torch.empty(batch, heads, rows, width, dtype=dtype),
+                    torch.empty(batch, heads, rows, value or width, dtype=dtype))
+
+        half, mask = torch.bfloat16, torch.zeros(8, 8)
+        for name, qkv, mask, fused in (
+                ("plain", tensors(), None, True), ("a mask", tensors(), mask, True),
+                ("a mask by columns", tensors(), mask.t(), False), ("a mask of one number", tensors(), mask[0, 0], True),
+                ("one key for all of the batch", tensors(batch=1), None, False),
+                ("one key for all heads", tensors(heads=1), None, False), ("no key", tensors(rows=0), None, False),
+                ("half, no multiple of 8", tensors(20, dtype=half), None, True),
+                ("the same with a mask", tensors(20, dtype=half), mask, False),
+                ("half, other values", tensors(64, 32, dtype=half), None, True),
+                ("half, other values, no multiple of 8", tensors(64, 20, dtype=half), None, False),
+                ("half, wide", tensors(260, dtype=half), None, False),
+                ("half, wide, a multiple of 8", tensors(264, dtype=half), None, True)):
+            self.assertEqual(carma_patches.is_fused(*qkv, mask), fused, name)
+        flash, efficient = torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.enable_mem_efficient_sdp
+        for switch, qkv in ((efficient, tensors()), (flash, tensors(20, dtype=half))):
+            switch(False)
+            try:
+                self.assertFalse(carma_patches.is_fused(*qkv, None), "switched off by the script")
+            finally:
+                switch(True)
+
+    def test_what_a_model_keeps_of_its_first_pass(self):
+        class Cached(torch.nn.Linear):
+            places = None
+
+            def forward(self, x):
+                if self.places is None:
+                    self.places = torch.arange(16, dtype=torch.float32).to(x.device)
+                return super().forward(x + self.places)
+
+        self.assertIn("#CARMA| batch 8 4\n", self.shown(Cached(16, 16), torch.randn(8, 16)))
+
     def test_checkpointing_takes_less(self):
         from torch.utils.checkpoint import checkpoint
         nn = torch.nn
@@ -681,6 +841,111 @@ if int(os.environ.get("LOCAL_RANK", -1)) != -1 or dist.is_initialized():
 data = """))
         self.assertNotIn("parallel ddp", text)
 
+    def test_made_on_the_device_of_a_tensor(self):
+        """Each line makes a tensor of a size of its own beside a tensor on the GPU."""
+        made = ("torch.zeros({n}, dtype=torch.uint8, device=x.device)", "torch.arange({n} // 8, device=x.device)",
+                "x.new_zeros({n}, dtype=torch.uint8)", "x.new_tensor([1.0] * ({n} // 4))",
+                "torch.ones({n}, dtype=torch.uint8).to(x.device)", "torch.ones({n} // 4).to(device=x.device)",
+                "torch.tensor([1.0] * ({n} // 4), device=x.device)",
+                "torch.as_tensor([1.0] * ({n} // 4), device=x.device)",
+                "torch.as_tensor(numpy.zeros({n}, numpy.uint8), device=x.device)",
+                "torch.asarray(torch.ones({n}, dtype=torch.uint8), device=x.device)",
+                "torch.ones({n}, dtype=torch.uint8).type_as(x.byte())",
+                "torch.nn.Linear({n} // 4, 1, bias=False).to(x.device).weight",
+                "torch.nn.Embedding({n} // 4, 1, device=x.device).weight",
+                "torch.rand_like(torch.ones({n} // 4), device=x.device)",
+                "torch.randperm({n} // 8, device=x.device)",
+                "torch.empty({n}, dtype=torch.int8, device=x.get_device())",
+                "torch.rand({n} // 4, generator=torch.Generator(device=x.device), device=x.device)")
+        sizes = [80000 + 800 * k for k in range(len(made))]
+        lines = "\n        ".join(f"kept.append({m.format(n=n)})" for m, n in zip(made, sizes))
+        text = self.traced(PLAIN.replace("total = 0.0", "total = 0.0; import numpy; kept = []").replace(
+            "        opt.zero_grad()", f"        {lines}\n        opt.zero_grad()"))
+        births, _ = unfold(text)
+        lacks = [m for m, n in zip(made, sizes) if births.count(f"a{n}") + births.count(f"p{n}") != 2]
+        self.assertEqual(lacks, [])
+
+    def test_devices_as_a_script_compares_them(self):
+        self.traced(PLAIN.replace("total +=", """cpu = torch.device("cpu")
+        weight = model[0].weight
+        assert x.device == torch.device("cuda:0") == loss.device == weight.device == weight.grad.device
+        assert x.cpu().device == cpu == torch.zeros(3).device == torch.zeros(1 << 20).device and not x.is_cpu
+        assert next(iter(opt.state.values()))["momentum_buffer"].device.index == x.get_device() == 0
+        assert x.device.type == "cuda" and x.detach().device.type == "cuda" and torch.zeros(3).is_cpu
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            assert torch.is_autocast_enabled() and torch.is_autocast_enabled(x.device.type)
+            assert torch.get_autocast_dtype("cuda") == torch.get_autocast_gpu_dtype() == torch.bfloat16
+            assert (x.flatten(1) @ torch.zeros(3072, 1, device=x.device)).dtype == torch.bfloat16
+        assert not torch.is_autocast_enabled("cuda")
+        total +="""))
+
+    def test_made_in_the_backward_pass(self):
+        """Checkpointing runs a model again, and an autograd.Function has a backward() of its own."""
+        code = PLAIN.replace("total = 0.0", """
+from torch.utils.checkpoint import checkpoint""" + TWICE + """
+def masked(x):
+    return x * torch.ones(60000, dtype=torch.uint8, device=x.device).sum()
+def loss_of(x, y):
+    for again in (True, False):
+        x = checkpoint(masked, x, use_reentrant=again)
+    return nn.functional.cross_entropy(model(x), y)
+total = 0.0""").replace("x, y = x.to", "x.requires_grad_()\n        x, y = x.to").replace(
+            "loss = nn.functional.cross_entropy(model(x), y)\n", "loss = Twice.apply(loss_of(x, y))\n")
+        births, _ = unfold(self.traced(code))
+        self.assertEqual((births.count("a50000"), births.count("a60000")), (2, 8))
+
+    def test_devices_where_pytorch_calls_a_script(self):
+        """torch.autograd.grad() runs hooks and an own backward pass; torch.func.jvp() imports compiled functions."""
+        self.sampled(TWICE + textwrap.dedent("""
+            x, seen = torch.rand(5, device="cuda", requires_grad=True), []
+            x.register_hook(lambda grad: seen.append(grad.device) or grad * torch.ones(5, device="cuda"))
+            grad, = torch.autograd.grad(Twice.apply(x).sum(), x, create_graph=True)
+            assert seen == [x.device] and grad.device == x.device
+            value, change = torch.func.jvp(lambda x: x ** 2, (x.detach(),), (torch.ones(5, device=x.device),))
+            assert change.device == x.device
+            assert isinstance(torch.Generator(device=x.device), torch.Generator)
+            assert isinstance(torch.default_generator, torch.Generator) and not isinstance(x, torch.Generator)
+            sound, window = torch.rand(2, 1600, device=x.device), torch.hann_window(400, device=x.device)
+            back = torch.istft(torch.stft(sound, 400, window=window, return_complex=True), 400, window=window)
+            assert back.shape == (2, 1600) and back.device == x.device
+            frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(4, 4).eval()))
+            torch.jit.save(frozen, "/nowhere/frozen.pt")
+            """))
+
+    def test_a_model_that_asks_a_tensor_for_its_device(self):
+        """show() runs no script: no other code asks for a GPU."""
+        class Masked(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(64, 64)
+
+            def forward(self, x):
+                mask = torch.zeros(50000, dtype=torch.uint8, device=x.device)
+                return self.layer(x) * mask.sum()
+
+        births, _ = unfold(self.shown(Masked(), torch.zeros(8, 64)))
+        self.assertEqual(births.count("a50000"), 2)
+
+    def test_few_numbers_keep_their_values(self):
+        """Whole numbers put on the GPU by the host, for example sizes, until a change."""
+        self.traced(PLAIN.replace("total +=", """for made in (torch.tensor([3, 5]).to(x.device),
+                     torch.tensor([3, 5], device="cuda"), torch.as_tensor([3, 5], device=x.device), x.new_tensor([3, 5], dtype=torch.long)):
+            assert torch.repeat_interleave(torch.arange(2, device=x.device), made).shape == (8,)
+            assert torch.repeat_interleave(made).shape == (8,) and made.tolist() == made.cpu().tolist() == [3, 5]
+            made.add_(1)
+            assert torch.repeat_interleave(made).shape == (2,) and made.tolist() != [4, 6]
+        total +="""))
+
+    def test_what_torchscript_would_compile(self):
+        """TorchScript can compile no replacement of PyTorch's functions, and knows no fake tensors."""
+        self.traced(PLAIN.replace("total = 0.0", """
+from torch.distributed.optim import ZeroRedundancyOptimizer
+@torch.jit.script
+def halved(x):
+    assert x.device.type == "cuda"
+    return x / 2
+total = 0.0""").replace("cross_entropy(model(x), y)", "cross_entropy(halved(model(x)), y)"))
+
     def test_common_idioms(self):
         text = self.traced(IDIOMS)
         self.assertIn("the largest possible were taken", text)
@@ -702,9 +967,151 @@ data = """))
         births, _ = unfold(self.traced(code))
         self.assertIn(f"a{4 * 2000}", births)
 
+    def sampled(self, code):
+        """Runs a program on labels chosen by a sampler; the program has the assertions."""
+        with carma_trace.Tracing() as tracing:
+            tracing.script()
+            exec(textwrap.dedent(SAMPLER) + textwrap.dedent(code), {"torch": torch})  # noqa: S102
+
+    def test_a_sampler_bounds_what_a_mask_chooses(self):
+        """As detectron2's and torchvision's: at most 128 of the 512 chosen boxes are of an object."""
+        self.sampled("""
+            def of(labels):
+                return (labels != -1) & (labels != 80), labels == 80
+            positive, negative = subsample(*of(labels))
+            chosen = labels[torch.cat((positive, negative))]
+            assert chosen.shape == (512,)
+            assert of(chosen)[0].nonzero().squeeze(1).shape == (128,)
+            assert boxes[positive].shape == (128, 4) and boxes[:512][of(chosen)[0]].shape == (128, 4)
+            both = torch.cat((chosen, chosen))
+            assert ((both >= 0) & (both < 80)).nonzero(as_tuple=True)[0].shape == (256,)
+            assert (both == 80).nonzero().shape == (768, 1)
+            """)
+        self.sampled("""
+            positive, negative = subsample(labels >= 1, labels == 0)
+            masks = [torch.zeros_like(labels, dtype=torch.uint8) for _ in range(2)]
+            masks[0][positive] = 1
+            masks[1][negative] = 1
+            some = torch.where(masks[0] | masks[1])[0]
+            assert some.shape == (512,) and torch.where(masks[0])[0].shape == (128,)
+            assert torch.where(labels[some] > 0)[0].shape == (128,)
+            assert torch.where(labels[some] >= 0)[0].shape == (512,)
+            assert boxes[torch.where(labels > 0)[0]].shape == (2000, 4)
+            """)
+        self.sampled("""
+            positive, negative = subsample(labels == 1, labels == 0)
+            labels.fill_(-1)
+            labels.scatter_(0, positive, 1)
+            labels.scatter_(0, negative, 0)
+            assert boxes[labels >= 0].shape == (512, 4)
+            assert (torch.stack((labels, labels)) >= 0).nonzero().shape == (1024, 2)
+            assert boxes[labels == 1].shape == (128, 4)
+            """)
+
+    def test_what_bounds_no_mask(self):
+        """Changes of the labels, of the mask, of indices; and other elements than the compared."""
+        for change in ("labels[3] = 7", "labels.add_(1)", "labels = labels + 0", "labels = labels.flip(0)",
+                       "labels += 1", "positive = positive + 1", "positive.add_(1)", "positive = positive.clamp(max=9)",
+                       "labels = torch.cat((labels[:1], labels))", "positive[:5] = 0"):
+            self.sampled(f"""
+                positive, negative = subsample(labels >= 1, labels == 0)
+                {change}
+                chosen = labels[torch.cat((positive, negative))]
+                assert (chosen == 0).nonzero().shape == (512, 1), chosen.shape
+                """.replace("                ", ""))
+        self.sampled("""
+            mask = torch.zeros(2000, dtype=torch.bool, device="cuda")
+            mask[labels[:9]] = True
+            assert boxes[mask].shape == (9, 4) and boxes[~mask].shape == (2000, 4)
+            mask[labels > 0] = True
+            assert boxes[mask].shape == (2000, 4)
+            positive, negative = subsample(labels >= 1, labels == 0)
+            some = torch.cat((positive, negative))
+            chosen = labels[some[torch.zeros(512, dtype=torch.long, device="cuda")]]
+            assert (chosen > 0).nonzero().shape == (512, 1)
+            shifted = torch.zeros(2000, dtype=torch.bool, device="cuda")
+            shifted[positive] = True
+            assert (labels[torch.where(torch.cat((shifted[1:], shifted[:1])))[0]] == 0).nonzero().shape[0] >= 128
+            """)
+
+    def test_what_changes_unseen_by_versions(self):
+        """Writes without a version of PyTorch's, and numbers equal to no float and no label."""
+        self.sampled("""
+            def few():
+                mask = torch.zeros(2000, dtype=torch.bool, device="cuda")
+                mask[labels[:9]] = True
+                assert mask.nonzero().shape == (9, 1)
+                return mask
+            true = torch.ones(2000, dtype=torch.bool, device="cuda")
+            masks = [few() for _ in range(5)]
+            masks[0].data.fill_(True)
+            masks[1].data = true
+            torch._foreach_copy_([masks[2]], [true])
+            masks[3].data |= true
+            with torch.inference_mode():
+                masks[4].copy_(true)
+            for mask in masks:
+                assert mask.nonzero().shape == (2000, 1)
+            positive, negative = subsample(labels >= 1, labels == 0)
+            labels.data.fill_(3)
+            assert (labels[torch.cat((positive, negative))] > 0).nonzero().shape == (512, 1)
+            made = torch.full((2000,), -1, device="cuda")
+            made.scatter_(0, positive, 1, reduce="add")
+            assert (made == 0).nonzero().shape == (2000, 1)
+            for made in (torch.full((2000,), 1.5, dtype=torch.long, device="cuda"),
+                         torch.zeros_like(labels).fill_(1.9), torch.zeros_like(labels).scatter_(0, positive, 1.5),
+                         torch.ones(4000, dtype=torch.int32, device="cuda").view(torch.long)):
+                assert (made == 1).nonzero().shape == (made == 1 + 2 ** 32).nonzero().shape == (2000, 1)
+            assert (torch.full((2000,), 2 ** 60 + 1, device="cuda") > 2 ** 60).nonzero().shape == (2000, 1)
+            assert (labels < float("inf")).nonzero().shape == (labels != float("nan")).nonzero().shape == (2000, 1)
+            number = torch.tensor([3, 5]).cuda()
+            number.data.add_(1)
+            assert number.tolist() != [3, 5]
+            with torch.inference_mode():
+                number = torch.tensor([3, 5]).cuda()
+                assert len(number.tolist()) == len(torch.tensor([3, 5], device="cuda").tolist()) == 2
+            """)
+
     def test_equal_passes_count_twice(self):
         texts = {self.traced(REPEATS.replace("PASSES", str(n))) for n in (6, 40)}
         self.assertEqual(len(texts), 1)
+
+    def writes(self, letters, folds):
+        """The most bytes alive, and the events, of a text written letter by letter between two passes."""
+        with carma_trace.Tracing() as tracing, folding(folds):
+            tracing.script()
+            layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+            model = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.TransformerEncoder(layer, 3)).cuda()
+            for _ in range(2):
+                model(torch.zeros(4, 32, dtype=torch.long).cuda()).sum().backward()
+                with torch.no_grad():
+                    text = torch.zeros(1, 10, dtype=torch.long, device="cuda")
+                    for _ in range(letters):
+                        chosen = model(text[:, -60:])[:, -1].argmax(1, keepdim=True)
+                        text = torch.cat((text, chosen), 1)
+            events = tracing.result()["events"]
+        return carma_text.most_alive(events), len(events)
+
+    def test_a_text_that_is_written(self):
+        for letters in (30, 90):
+            self.assertEqual(self.writes(letters, True)[0], self.writes(letters, False)[0])
+        self.assertLess(self.writes(400, True)[1], 1.1 * self.writes(90, True)[1])
+
+    def test_a_cache_that_grows(self):
+        """Each pass keeps a longer tensor in place of the kept tensor: the most is where both are alive."""
+        def most(passes, folds):
+            with carma_trace.Tracing() as tracing, folding(folds), torch.no_grad(), tracing.recorder.on():
+                weight, caches = torch.empty(64, 64), [torch.empty(1, 64) for _ in range(20)]
+                for _ in range(passes):
+                    for k, cache in enumerate(caches):
+                        caches[k] = torch.cat((cache, cache[-1:] @ weight))
+                        del cache
+                    tracing.recorder.boundary()
+                events = tracing.result()["events"]
+            return carma_text.most_alive(events), len(events)
+
+        self.assertEqual(most(200, True)[0], most(200, False)[0])
+        self.assertLess(most(200, True)[1], most(200, False)[1] // 3)
 
     def test_said_to_be_unseen(self):
         text = self.traced(PLAIN.replace("total = 0.0", """total = 0.0

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace timm's models for the bench: timm_traces.py OUT MODEL,CxHxW...
 
-Writes OUT/MODEL.txt, two batch sizes each, as the measured runs trained them:
-Adam with one temporary a parameter, cross entropy, no dropout. Files that are
-there stay. Needs PyTorch 2 and timm on the path (its source will do). The
-measured runs had fused attention in volo, as timm has it since 1.0.3: the
-summaries show no dropout of its attention. Beside it only xcit and hiera gained
-it after 0.9.16, which the other models were traced with.
+Writes OUT/MODEL.txt, two batch sizes each, of a step as timm's own train.py
+takes it where nothing but the model is named: SGD with Nesterov momentum, weight
+decay for weights of two dimensions or more, the next images beside those of the
+step. Nobody has published what the measured runs were given; estimator/README.md
+says why Adam cannot be it. Files that are there stay. Needs PyTorch 2 and timm
+on the path (its source will do): 1.0.9, the oldest release with all of the
+measured models.
 """
 
 import contextlib
@@ -23,13 +24,32 @@ import torch  # noqa: E402
 BATCH = 32
 
 
+class Prefetched(torch.nn.Module):
+    """A model, and the next images, which the loader turns from bytes into floats meanwhile."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        self.next = torch.empty(images.shape, dtype=torch.uint8).to(images.device).to(images.dtype)
+        return self.model(images)
+
+
+def optimizer(parameters):
+    parameters = list(parameters)
+    groups = [{"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+              {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 2e-5}]
+    return torch.optim.SGD([g for g in groups if g["params"]], lr=0.1, momentum=0.9, nesterov=True)
+
+
 def trace(name, shape, path):
     with carma_trace.Tracing():  # so that large parameters take no memory
-        model = timm.create_model(name, pretrained=False)
+        model = Prefetched(timm.create_model(name, pretrained=False))
         images = torch.empty(BATCH, *shape)
     with open(path + ".part", "w", encoding="ascii") as out:
         carma_trace.show(model, (images, torch.zeros(BATCH, dtype=torch.long)), torch.nn.functional.cross_entropy,
-                         lambda parameters: torch.optim.Adam(parameters, foreach=False), out=out)
+                         optimizer, out=out)
     with open(path + ".part", encoding="ascii") as f:
         lines = [line.removeprefix("#CARMA| ") for line in f if line.startswith("#CARMA| ")]
     with open(path + ".part", "w", encoding="ascii") as f:
