@@ -241,9 +241,12 @@ func TestMarginsInDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for c, pct := range map[Confidence]int{Sure: sureMarginPct, Unsure: unsureMarginPct} {
-		if text := fmt.Sprintf("estimate + %d %% + %d MiB", pct, MarginMiB); !strings.Contains(string(doc), text) {
-			t.Errorf("docs/user.md does not say of %s: %s", c, text)
+	for _, text := range []string{
+		fmt.Sprintf("estimate + %d %% + %d MiB, of a trace %d %%", sureMarginPct, MarginMiB, tracedMarginPct),
+		fmt.Sprintf("estimate + %d %% + %d MiB |", unsureMarginPct, MarginMiB),
+	} {
+		if !strings.Contains(string(doc), text) {
+			t.Errorf("docs/user.md does not say: %s", text)
 		}
 	}
 }

@@ -69,7 +69,9 @@ func TestTraced(t *testing.T) {
 		if e.Confidence != c.want || !strings.Contains(said, c.says) || e.Path != FromTrace {
 			t.Errorf("%s: %s by %s, want %s:\n%s", c.name, e.Confidence, e.Path, c.want, said)
 		}
-		if e.ReserveMiB != e.Confidence.Reserve(e.MiB) {
+		booked := map[Confidence]int64{Sure: booking(e.MiB, tracedMarginPct), Unsure: booking(e.MiB, unsureMarginPct),
+			Bound: booking(e.MiB, unsureMarginPct)}
+		if e.ReserveMiB != booked[e.Confidence] {
 			t.Errorf("%s: %d MiB of %d are booked", c.name, e.ReserveMiB, e.MiB)
 		}
 		if c.name == "a workspace that nothing needs" && e.WishMiB != 17408-e.scratchMiB() {
