@@ -120,11 +120,14 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@echo "build: $@"
 	@$(GO) build -o $@ ./contrib/progress
 
-# Tests of minutes that seldom fail are left to test-all, for CI.
+# Tests of minutes that seldom fail are left to test-all, for CI. The tests on a live Slurm wait half of the time: in
+# make test, lint and the other tests run beside.
 test: export SHORT = -short
+test: export BESIDE = --
 test: test-all ## what a change must pass: lint, unit tests, a real Slurm
 test-all: $(PROGRESS) ## that, with the tests that take minutes
-	@$(PROGRESS) make "make test$(if $(SHORT),,-all)" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
+	@$(PROGRESS) make "make test$(if $(SHORT),,-all)" deps-test all \
+		$(BESIDE) lint test-unit test-shim test-spank test-simgpu test-placement test-hooks $(BESIDE) test-integration
 
 test-unit: deps-test-unit $(PROGRESS) ## go test ./...
 	@$(PROGRESS) go $(SHORT) ./...
@@ -201,12 +204,8 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlin
 	@echo "lint: gofmt, go vet"
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
-	@$(GO) vet -tags integration ./contrib/devcluster
-	@$(GO) vet -tags 'integration situations forecast' ./contrib/devcluster
-	@$(GO) vet -tags 'integration containers' ./contrib/devcluster
-	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
-	@$(GO) vet -tags pages ./cmd/carma-report
-	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
+	@$(GO) vet -tags 'integration situations forecast containers mps pages' ./contrib/devcluster ./contrib/simgpu ./gres/mps ./cmd/carma-report
+	@$(GO) vet -tags 'integration abuse' ./contrib/devcluster ./contrib/abuse
 	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
 	@$(STATICCHECK) -tags integration,situations,forecast,containers,mps ./contrib/devcluster ./contrib/simgpu ./gres/mps

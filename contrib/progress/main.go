@@ -6,7 +6,8 @@
 // how long the target took.
 //
 //	progress go ARGUMENT...          go test with the arguments
-//	progress make NAME TARGET...     make of each target, called NAME
+//	progress make NAME TARGET... [-- TARGET...]...
+//	                                 make of each target, called NAME; the lists behind each -- side by side
 package main
 
 import (
