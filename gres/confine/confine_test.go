@@ -85,23 +85,30 @@ func opened(t *testing.T, list, group string, uid uint32) string {
 	return strings.TrimSpace(string(out))
 }
 
-// devices is a guard on the machine's own cgroups, below a name of this test's.
+// devices is a guard on the machine's own cgroups, below a cgroup of this test's alone. Tests beside take the lock of
+// the root (v1.remove).
 func devices(t *testing.T) *v1 {
 	t.Helper()
 	const root = "/sys/fs/cgroup/devices"
-	home := filepath.Join(root, "carma-test")
 	if isCgroup2(filepath.Dir(root)) {
 		t.Skip("this machine has cgroup v2 alone")
 	}
-	if err := os.MkdirAll(home, 0o755); err != nil {
+	own, err := os.MkdirTemp(root, "carma-test")
+	if err != nil {
 		t.Skipf("no cgroup v1 that can be written: %v", err)
 	}
+	home := filepath.Join(own, "slurm")
 	t.Cleanup(func() {
-		if err := os.Remove(home); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("left behind: %v", err)
+		for _, dir := range []string{home, own} {
+			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("left behind: %v", err)
+			}
 		}
 	})
-	return &v1{root: root, homes: []string{home}}
+	if err := errors.Join(os.Chmod(own, 0o755), os.Mkdir(home, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return &v1{root: own, homes: []string{home}}
 }
 
 func TestV1(t *testing.T) {
@@ -346,7 +353,8 @@ func TestV2(t *testing.T) {
 	if !isCgroup2(mount) {
 		mount += "/unified" // beside v1, where Slurm does not use it
 	}
-	scope := filepath.Join(mount, "carma-test.slice", "n1_slurmstepd.scope")
+	slice := fmt.Sprintf("carma-test%d.slice", os.Getpid())
+	scope := filepath.Join(mount, slice, "n1_slurmstepd.scope")
 	early := filepath.Join(scope, "job_5", "step_0")
 	if err := os.MkdirAll(early, 0o755); err != nil {
 		t.Skipf("no cgroup v2 that can be written: %v", err)
@@ -359,11 +367,11 @@ func TestV2(t *testing.T) {
 		}
 	})
 	h := Host{Node: "n1", RunDir: t.TempDir(), Pins: filepath.Join(t.TempDir(), "carma", "n1")}
-	if _, err := findV2(mount, "carma-test.slice", h); !Unavailable(err) {
+	if _, err := findV2(mount, slice, h); !Unavailable(err) {
 		t.Errorf("without a BPF file system: %v", err)
 	}
 	h.Pins = pins(t)
-	g, err := findV2(mount, "carma-test.slice", h)
+	g, err := findV2(mount, slice, h)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -677,7 +685,8 @@ func TestFind(t *testing.T) {
 // What confinement adds to the Prolog of a job with a GPU, and its Epilog: a look at how
 // Slurm is set up, the job closed, then opened; and all taken away.
 func BenchmarkStart(b *testing.B) {
-	h := Host{Node: "carma-test", SlurmConf: filepath.Join(b.TempDir(), "slurm.conf"), RunDir: b.TempDir()}
+	own := fmt.Sprintf("carma-test%d", os.Getpid())
+	h := Host{Node: own, SlurmConf: filepath.Join(b.TempDir(), "slurm.conf"), RunDir: b.TempDir()}
 	var conf strings.Builder
 	conf.WriteString("TaskPlugin=task/cgroup\n")
 	for i := range 1000 {
@@ -693,7 +702,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 	for _, c := range []struct{ name, conf, scope string }{
 		{"v1", "ConstrainDevices=yes\n", ""},
-		{"v2", "CgroupMountpoint=" + v2 + "\nCgroupSlice=carma-test.slice\n", v2 + "/carma-test.slice/slurmstepd.scope"},
+		{"v2", "CgroupMountpoint=" + v2 + "\nCgroupSlice=" + own + ".slice\n", v2 + "/" + own + ".slice/slurmstepd.scope"},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			if err := os.WriteFile(filepath.Join(filepath.Dir(h.SlurmConf), "cgroup.conf"), []byte(c.conf), 0o644); err != nil {

@@ -69,8 +69,9 @@ func servers(t *testing.T, mount string) {
 			}
 		}
 	}
-	if _, err := s.Put("test.gone", 1<<22+1); !errors.Is(err, unix.ESRCH) {
+	none := fmt.Sprintf("test.%d.gone", os.Getpid())
+	if _, err := s.Put(none, 1<<22+1); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("a process that is not there: %v", err)
 	}
-	os.Remove(filepath.Join(s.above, "test.gone"))
+	os.Remove(filepath.Join(s.above, none))
 }
