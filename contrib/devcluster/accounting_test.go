@@ -70,6 +70,18 @@ func (c *cluster) complete(ids ...string) {
 	}
 }
 
+// learn has carma-report write what jobs used, and waits until slurmctld has read the file: until a job that is held
+// and cancelled books as want says.
+func (c *cluster) learn(sbatch, want string) {
+	c.t.Helper()
+	c.sh("", "carma-report history --write")
+	c.eventually(func() string {
+		id := c.submit(alice, sbatch, false)
+		defer c.sh("", "scancel "+id)
+		return c.adminComment(id)
+	}, want)
+}
+
 // One script, three times: alone, then shared at what was learned. When it takes
 // twice the memory it is requeued once, alone, and is learned anew.
 func TestLearnedSharing(t *testing.T) {
@@ -83,14 +95,13 @@ func TestLearnedSharing(t *testing.T) {
 		"--smact 30 --ramp 1s --duration 30s\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	learned := func() {
+	learned := func(mib int) {
 		t.Helper()
-		c.sh("", "carma-report history --write")
-		time.Sleep(5 * time.Second) // libcarma looks every 2 s
+		c.learn("sbatch --parsable -H "+script, fmt.Sprintf(`"method":"history".*"reserve_mib":%d\b`, mib))
 	}
 	once := func(state string) account {
 		t.Helper()
-		id := c.sh(alice, "sbatch --parsable "+script)
+		id := c.submit(alice, "sbatch --parsable "+script, false)
 		c.ends(id, state)
 		c.complete(id)
 		n, _ := strconv.Atoi(id)
@@ -103,7 +114,7 @@ func TestLearnedSharing(t *testing.T) {
 		}
 	}
 	expect("first run", once("COMPLETED"), "exclusive", "none", 40503, 1)
-	learned()
+	learned(11264)
 	// What is learned is slurmctld's alone, unless the site opens the file.
 	if out := c.sh(alice, "carma-estimate "+script); !strings.Contains(out, "history    it is not for you to read") {
 		t.Errorf("carma-estimate of what is closed:\n%s", out)
@@ -118,7 +129,7 @@ func TestLearnedSharing(t *testing.T) {
 		t.Errorf("carma-estimate of another user:\n%s", out)
 	}
 	expect("second run", once("COMPLETED"), "shared", "history", 11264, 1)
-	learned()
+	learned(10752)
 	expect("third run", once("COMPLETED"), "shared", "history", 10752, 1)
 	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("20G"), 0o644); err != nil {
 		t.Fatal(err)
@@ -128,7 +139,7 @@ func TestLearnedSharing(t *testing.T) {
 	if !grown.OOM || grown.PeakMiB == nil || *grown.PeakMiB != 20480 {
 		t.Errorf("twice the memory: %+v", grown)
 	}
-	learned()
+	learned(21504)
 	expect("learned anew", once("COMPLETED"), "shared", "history", 21504, 1)
 }
 

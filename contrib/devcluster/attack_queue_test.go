@@ -270,11 +270,24 @@ func TestAttackHoldsAfterOOM(t *testing.T) {
 // No GPU is kept on for a job whose user has changed the job so that the job cannot run on the node any more, even
 // where slurmctld says that the job waits for its turn.
 func TestAttackHoldsOfChangedJobs(t *testing.T) {
+	// Two clusters: with a single cluster, no short test takes longer. Without Parallel here all other tests wait.
+	t.Parallel()
+	for name, changes := range map[string][]string{
+		"places":    {"Features=b", "Partition=other", "ReservationName=other", "NumNodes=3-3"},
+		"resources": {"MinMemoryNode=200000", "MinCPUsNode=65", "MinTmpDiskNode=1000", "Dependency=afterok:1"},
+	} {
+		t.Run(name, func(t *testing.T) { holdsEnd(t, changes) })
+	}
+}
+
+// holdsEnd requires that a hold ends with each change after which the job cannot run on the node.
+func holdsEnd(t *testing.T, changes []string) {
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`})
 	c.sh("", "scontrol update NodeName=n1 Features=a; scontrol update NodeName=n2 Features=b")
 	c.sh("", "scontrol create PartitionName=other Nodes=n2 State=UP")
 	c.managed("other", true)
+	c.known("other")
 	four := func(script string) string { return strings.Replace(script, "gpu:1", "gpu:4", 1) }
 	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n" + nearLimit + "echo '" + oomText + "' >&2; exit 1\n"
 	for _, node := range []string{"n1", "n2"} { // no job gets the whole node now
@@ -282,8 +295,7 @@ func TestAttackHoldsOfChangedJobs(t *testing.T) {
 	}
 	c.sh("", "scontrol create reservation ReservationName=other StartTime=now Duration=60 Flags=IGNORE_JOBS Nodes=n2 Users="+
 		alice)
-	for _, change := range []string{"Features=b", "MinMemoryNode=200000", "MinCPUsNode=65", "MinTmpDiskNode=1000",
-		"Partition=other", "ReservationName=other", "NumNodes=3-3", "Dependency=afterok:1"} {
+	for _, change := range changes {
 		id := c.sbatch(alice, "-w n1", says)
 		c.eventually(c.keptFor, "^10$")
 		c.sh(alice, "scontrol update JobId="+id+" ReqNodeList=")
@@ -433,11 +445,14 @@ func TestWholeGPUIsFirst(t *testing.T) {
 	for round := range 4 {
 		last := c.sbatch(bob, "", alone("10h"))
 		c.waiting([]string{last}, "%T", "RUNNING")
+		c.wantCounts("n1", "^carma1:0 ") // else slurmctld may start the next job, which its Prolog returns
 		first := c.sbatch(bob, "", alone("10h"))
 		c.waiting([]string{first}, "%T", "PENDING")
 		later := c.sbatch(alice, "", shares("4G"))
 		c.waiting([]string{later}, "%T", "PENDING")
-		time.Sleep(3 * time.Second) // the reading has the job's memory
+		for i := range 4 { // the last reading has the jobs' memory
+			c.eventually(func() string { return fmt.Sprint(c.status("n1")[i].UsedMiB >= 15<<10) }, "true")
+		}
 		c.sh("", "scancel "+last)
 		c.eventually(func() string { return c.job(first, "%T") + " " + c.job(later, "%T") }, "RUNNING")
 		if got := c.job(first, "%T") + " " + c.job(later, "%T"); got != "RUNNING PENDING" {

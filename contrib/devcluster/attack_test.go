@@ -143,4 +143,4 @@ func shares(mem string) string {
 const oomText = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB."
 
 // attacked is one of the attacks in the report of a run with -v.
-func attacked(t *testing.T, what, result string) { t.Logf("%-52s %s", what, result) }
+func attacked(t *testing.T, what, result string) { atEnd(t, "%-52s %s", what, result) }

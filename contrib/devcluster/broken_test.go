@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // A GPU that the driver says is broken takes no job until it is well, or somebody says so;
@@ -86,14 +85,7 @@ func TestServerFault(t *testing.T) {
 		gpus[gpu] = append(gpus[gpu], id)
 	}
 	c.eventually(func() string { return c.clients("n1") }, "^5$")
-	ledger := c.ledger("n1")
-	c.eventually(func() string { // all of them have been seen on their GPUs
-		var n int
-		if err := ledger.QueryRow("SELECT count(*) FROM lease WHERE seen_ns IS NOT NULL").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprint(n)
-	}, "^5$")
+	c.seen(5)
 	for _, g := range c.status("n1") {
 		if len(gpus[g.UUID]) != 1 {
 			continue
@@ -136,15 +128,15 @@ func TestServerFault(t *testing.T) {
 func TestCancelledBeside(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1")
-	others := c.sbatch(bob, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\nsleep 600\n")
-	c.eventually(func() string { return c.job(others, "%T") }, "RUNNING")
+	others := c.sbatch(bob, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\nsleep 10h\n")
+	c.waiting([]string{others}, "%T %r", "RUNNING None") // it holds its GPUs: the jobs below have one left
 	const one = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"
 	beside := c.sbatch(alice, "", one+"echo retry=$CARMA_RETRY_REASON shared=$CARMA_SHARED\n"+
 		"exec simjob --mem 7G --smact 10 --ramp 0s --duration $([ -z $CARMA_RETRY_REASON ] && echo 10h || echo 1s)\n")
-	const queued = one + "exec simjob --queued --mem 7G --smact 20 --duration 600s\n"
-	busy := c.sbatch(alice, "", queued)
+	const queued = "simjob --queued --mem 7G --smact 20 --duration 10h"
+	busy := c.sbatch(alice, "", one+"exec "+queued)
 	c.eventually(func() string { return c.clients("n1") }, "^2$")
-	time.Sleep(3 * time.Second) // both are seen on the GPU
+	c.seen(2)
 	c.sh(alice, "scancel "+busy)
 	c.ends(beside, "COMPLETED")
 	if out := c.output(beside); !strings.Contains(out, "retry=mps-fault shared=0") {
@@ -158,12 +150,16 @@ func TestCancelledBeside(t *testing.T) {
 		t.Errorf("the report does not say why:\n%s", out)
 	}
 
-	said := c.sbatch(alice, "", one+"simjob --queued --mem 7G --smact 20 --duration 600s &\nsleep 5\n"+
-		"echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB.' >&2\nwait\n")
-	gone := []string{said, c.sbatch(alice, "", queued), c.sbatch(alice, "", queued)}
+	c.eventually(func() string { return c.clients("n1") }, "^0$")
+	// On a slow machine the first job's end faults the MPS server before the next job has its signal: a job that
+	// ended by the fault would be requeued, and rightly. So each script sleeps until its signal comes.
+	const waits = "\nsleep 10h\n"
+	said := c.sbatch(alice, "", one+queued+" &\nsleep 5\n"+
+		"echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB.' >&2\nwait"+waits)
+	gone := []string{said, c.sbatch(alice, "", one+queued+waits), c.sbatch(alice, "", one+queued+waits)}
 	c.eventually(func() string { return c.clients("n1") }, "^3$")
 	c.eventually(func() string { return c.output(said) }, "OutOfMemoryError")
-	time.Sleep(3 * time.Second)
+	c.seen(3)
 	c.sh(alice, "scancel "+strings.Join(gone, " "))
 	for _, id := range gone {
 		c.ends(id, "CANCELLED")
@@ -172,12 +168,13 @@ func TestCancelledBeside(t *testing.T) {
 		}
 	}
 	// The Epilog sees 0:0 of these jobs, and 143 of jobs with a signal to the batch script alone.
+	c.eventually(func() string { return c.clients("n1") }, "^0$")
 	var ended []string
 	for range 2 {
-		ended = append(ended, c.sbatch(alice, "", queued))
+		ended = append(ended, c.sbatch(alice, "", one+"trap 'exit 143' TERM\n"+queued+" &\nwait\nsleep 10h &\nwait\n"))
 	}
 	c.eventually(func() string { return c.clients("n1") }, "^2$")
-	time.Sleep(3 * time.Second)
+	c.seen(2)
 	c.sh(alice, "scancel --batch --signal=TERM "+strings.Join(ended, " "))
 	for _, id := range ended {
 		c.ends(id, "FAILED")

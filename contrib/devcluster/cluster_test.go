@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -147,6 +148,17 @@ func (c *cluster) down() {
 	}
 }
 
+var saidAtEnd sync.Map // *testing.T: *strings.Builder
+
+// atEnd logs a line when a test ends: failures come first, because progress prints the beginning.
+func atEnd(t *testing.T, format string, args ...any) {
+	lines, known := saidAtEnd.LoadOrStore(t, &strings.Builder{})
+	if !known {
+		t.Cleanup(func() { t.Logf("in all:\n%s", lines) })
+	}
+	fmt.Fprintf(lines.(*strings.Builder), format+"\n", args...)
+}
+
 // story is what the logs and the accounting say of a job, for a test that fails.
 func (c *cluster) story(id string) string {
 	logs, _, _ := c.run("", `grep -hE "(JobId=|[Jj]ob[ =]|\[)`+id+`\b" `+c.dir+"/log/* | cut -c1-300")
@@ -226,22 +238,40 @@ func (c *cluster) sbatch(user, options, script string) string {
 	if err := os.WriteFile(f, []byte("#!/bin/bash\n"+script), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
+	return c.submit(user, "sbatch --parsable "+options+" "+f, strings.Contains(script, "carma-fault"))
+}
+
+// tooLate is in what a user is told whose job has whole GPUs, as libcarma's answer came too late.
+const tooLate = "no answer for this job"
+
+// submit is sbatch with a command of the test's own, sbatch --parsable. A fault is one that the script asks for.
+func (c *cluster) submit(user, command string, fault bool) string {
+	c.t.Helper()
 	for range 5 {
-		command := "sbatch --parsable " + options + " " + f
 		out, stderr, err := c.run(user, command)
 		if err != nil {
 			c.t.Fatalf("%s: %s: %v\n%s%s", user, command, err, out, stderr)
 		}
 		id, _, _ := strings.Cut(strings.TrimSpace(out), ";")
-		if !strings.Contains(stderr, "no answer for this job") || strings.Contains(script, "carma-fault") {
+		if !strings.Contains(stderr, tooLate) || fault {
 			return id
 		}
 		c.t.Logf("job %s: no answer in time: submitted again", id)
-		c.sh("", "scancel "+id)
-		c.eventually(func() string { return c.job(id, "%T") }, "^(CANCELLED.*)?$")
+		c.run("", "scancel "+id) // the job may have ended
+		c.eventually(func() string { return c.sh("", "squeue -h -j "+id+" 2>/dev/null | wc -l") }, "^0$")
 	}
 	c.t.Fatal("libcarma did not answer in time for five jobs in turn")
 	return ""
+}
+
+// answered is run for a command that submits a job, again where libcarma's answer came too late, on a busy machine.
+func (c *cluster) answered(user, command string) (stdout, stderr string, err error) {
+	for range 5 {
+		if stdout, stderr, err = c.run(user, command); !strings.Contains(stderr, tooLate) {
+			break
+		}
+	}
+	return stdout, stderr, err
 }
 
 // job returns fields of squeue for a job; empty when slurmctld has forgotten it.

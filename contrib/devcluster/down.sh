@@ -37,16 +37,17 @@ cancel_all() {
 
 no_jobs() { [ -z "$(timeout 5 squeue -h)" ]; }
 
+# having PATTERN...: the other processes with a variable like the pattern. With a grep for each process, the live tests
+# started 87 greps a second.
+having() { grep -lazs "$@" /proc/[0-9]*/environ | cut -d / -f 3 | grep -vx $$; }
+
 # slurmstepd and the jobs' processes outlive slurmd. They are known by the
 # SLURM_CONF in their environment.
 stop_steps() {
-	local p pid signal
+	local pid signal
 	for signal in TERM KILL; do
-		for p in /proc/[0-9]*; do
-			pid=${p#/proc/}
-			[ "$pid" != $$ ] || continue
-			if grep -qazx "SLURM_CONF=$dir/etc/slurm.conf" "$p/environ" 2>/dev/null &&
-				grep -qaz '^SLURM_JOB_ID=\|^SLURMSTEPD' "$p/environ" 2>/dev/null; then
+		for pid in $(having -x "SLURM_CONF=$dir/etc/slurm.conf"); do
+			if grep -qaz '^SLURM_JOB_ID=\|^SLURMSTEPD' "/proc/$pid/environ" 2>/dev/null; then
 				kill "-$signal" "$pid" 2>/dev/null || true
 			fi
 		done
@@ -57,16 +58,14 @@ stop_steps() {
 # MPS daemons outlive the agent as long as somebody holds their GPU. What does not answer in time,
 # as on a busy machine, is known by the folder of its pipes: daemons, servers and clients.
 stop_mps() {
-	local pipe p
+	local pipe pid
 	for pipe in "$dir/run/$1"/mps/GPU-*; do
 		[ -S "$pipe/control" ] || continue
 		echo "quit -t 1" | CUDA_MPS_PIPE_DIRECTORY=$pipe SIMGPU_STATE=$dir/simgpu/$1 \
 			timeout 10 "$dir/lib/nvidia-cuda-mps-control" >/dev/null 2>&1 || true
 	done
-	for p in /proc/[0-9]*; do
-		if [ "${p#/proc/}" != $$ ] && grep -qaz "^CUDA_MPS_PIPE_DIRECTORY=$dir/run/$1/mps/" "$p/environ" 2>/dev/null; then
-			kill -KILL "${p#/proc/}" 2>/dev/null || true
-		fi
+	for pid in $(having "^CUDA_MPS_PIPE_DIRECTORY=$dir/run/$1/mps/"); do
+		kill -KILL "$pid" 2>/dev/null || true
 	done
 }
 

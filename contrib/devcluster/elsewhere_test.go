@@ -19,6 +19,7 @@ func TestRoomElsewhere(t *testing.T) {
 	c.sh("", "scontrol update NodeName=n1 Features=a; scontrol update NodeName=n2 Features=b")
 	c.sh("", "scontrol create PartitionName=one Nodes=n1 State=UP")
 	c.managed("one", true)
+	c.known("one")
 	var fill []string
 	for range 4 {
 		id := c.sbatch(alice, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA off\nexec sleep 1h\n")

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // ends is a job that books 4 GiB, uses so much of them, prints a text and fails.
@@ -87,15 +86,14 @@ func TestOutOfMemoryByEvidence(t *testing.T) {
 func TestStartBesideAnEndingNeighbour(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1")
-	others := c.sbatch(bob, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\nsleep 600\n")
-	c.eventually(func() string { return c.job(others, "%T") }, "RUNNING")
-	neighbour := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 7G --smact 10 --duration 600s\n")
+	others := c.sbatch(bob, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\nsleep 10h\n")
+	c.waiting([]string{others}, "%T %r", "RUNNING None") // it holds its GPUs: the jobs below have one left
+	neighbour := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 7G --smact 10 --duration 10h\n")
 	c.eventually(func() string { return c.job(neighbour, "%T") }, "RUNNING")
-	server := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 2G --smact 10 --duration 600s &\n"+
+	server := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 2G --smact 10 --duration 10h &\n"+
 		"while squeue -h -j "+neighbour+" | grep -q .; do sleep 1; done\nsleep 2\necho 'AssertionError: Error in memory "+
 		"profiling. Initial free memory 30.12 GiB, current free memory 37.12 GiB.' >&2\nkill %1\nexit 1\n")
-	c.eventually(func() string { return c.job(server, "%T") }, "RUNNING")
-	time.Sleep(3 * time.Second)
+	c.seen(2)
 	c.sh(alice, "scancel "+neighbour)
 	c.eventually(func() string {
 		text, _, _ := c.run("", "carma-report --json -j "+server)

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Two frameworks that take the whole GPU unless told otherwise, in jobs that say no more
@@ -31,7 +30,7 @@ func TestFrameworksShare(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return c.sh(alice, "sbatch --parsable "+path)
+		return c.submit(alice, "sbatch --parsable "+path, false)
 	}
 	both := []string{"jax", "tensorflow"}
 	for _, run := range []string{"first", "second"} {
@@ -50,8 +49,9 @@ func TestFrameworksShare(t *testing.T) {
 			}
 		}
 		c.complete(ids...)
-		c.sh("", "carma-report history --write")
-		time.Sleep(5 * time.Second) // libcarma looks every 2 s
+		booked := map[string]int{"first": 6759, "second": 6452}[run]
+		c.learn("sbatch --parsable -H "+filepath.Join(c.dir, "jobs", "jax.sh"),
+			fmt.Sprintf(`"method":"history".*"reserve_mib":%d\b`, booked))
 	}
 	// One GPU is left to them. The job is RUNNING before the job's Prolog has leased GPUs.
 	rest := c.sbatch(alice, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\necho gpu=$CUDA_VISIBLE_DEVICES\nsleep 1h\n")

@@ -50,7 +50,9 @@ func TestShareAndWait(t *testing.T) {
 	for range 6 {
 		id := c.sbatch(alice, "", train("10G", "1h"))
 		c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
-		jobs = append(jobs, id)
+		if jobs = append(jobs, id); len(jobs) == 3 {
+			c.seen(4) // else some of the GPUs settle while others take a third job
+		}
 	}
 	users := map[string][]string{}
 	for _, id := range jobs {
@@ -114,6 +116,9 @@ func TestNamedNodes(t *testing.T) {
 		for range 4 {
 			full = append(full, c.sbatch(alice, "-w "+node, train("26G", "10h")))
 		}
+		for _, id := range full {
+			c.gpu(id)
+		}
 		c.wantCounts(node, "^carma1:0 carma1-alice:11776 ")
 	}
 	c.sh("", "scontrol create reservation ReservationName=r StartTime=now Duration=60 Nodes=n2 Users="+bob+" "+
@@ -161,14 +166,15 @@ func TestSteps(t *testing.T) {
 	script := `#SBATCH --gres=gpu:2 --ntasks=2
 #CARMA mem=10G
 show() { echo "$1 $CUDA_VISIBLE_DEVICES"; }
-export -f show
+both() { show both; touch both.$SLURM_STEP_ID; until [ "$(ls both.* | wc -l)" = 2 ]; do sleep 0.1; done; }
+export -f show both
 show batch
 srun -n1 bash -c 'show plain'
 srun -n1 --gres=gpu:1 bash -c 'show gres'
 srun -n1 --gpus=1 bash -c 'show gpus'
 srun -n1 --gres=none bash -c 'show none'
-srun -n1 --gres=gpu:1 --exact bash -c 'show both; sleep 2' &
-srun -n1 --gpus=1 --exact bash -c 'show both; sleep 2' &
+srun -n1 --gres=gpu:1 --exact bash -c both &
+srun -n1 --gpus=1 --exact bash -c both &
 wait
 srun -n2 --gpus-per-task=1 bash -c 'show task'
 `
@@ -294,17 +300,17 @@ func TestWrongDirectives(t *testing.T) {
 		"mem=900T":     "carma: line 2: mem=900T: more than any GPU has",
 		"mem=60G":      "carma: line 2: mem: 60.0 GiB is more than a GPU of partition gpu has",
 	} {
-		out, stderr, err := c.run(alice, `printf '#!/bin/sh\n#CARMA `+line+`\n' | sbatch --gres=gpu:1`)
+		out, stderr, err := c.answered(alice, `printf '#!/bin/sh\n#CARMA `+line+`\n' | sbatch --gres=gpu:1`)
 		if err == nil || !strings.Contains(stderr, want) {
 			t.Errorf("%s: got %q %q %v", line, out, stderr, err)
 		}
 	}
-	if _, stderr, err := c.run(alice, "sbatch --gres=gpu:5 --wrap true"); err == nil ||
+	if _, stderr, err := c.answered(alice, "sbatch --gres=gpu:5 --wrap true"); err == nil ||
 		!strings.Contains(stderr, "a node has 4") {
 		t.Errorf("gpu:5: %q %v", stderr, err)
 	}
 	// On success sbatch says nothing but the job id.
-	if out, stderr, err := c.run(alice, `printf '#!/bin/sh\n#CARMA mem=1G\n' | sbatch --gres=gpu:1`); err != nil ||
+	if out, stderr, err := c.answered(alice, `printf '#!/bin/sh\n#CARMA mem=1G\n' | sbatch --gres=gpu:1`); err != nil ||
 		stderr != "" || !strings.HasPrefix(out, "Submitted batch job") {
 		t.Errorf("got %q %q %v", out, stderr, err)
 	}
@@ -329,16 +335,21 @@ func TestForgedBooking(t *testing.T) {
 	}
 }
 
-// fill starts a job of 40 s that books mem on each of a node's four GPUs.
-func (c *cluster) fill(mem string) (ids []string) {
+// fill starts a job that books 10 GiB on each of a node's four GPUs. The jobs complete once they are told to.
+func (c *cluster) fill() (ids []string, complete func()) {
 	c.t.Helper()
 	for range 4 {
-		ids = append(ids, c.sbatch(alice, "", train(mem, "40s")))
+		ids = append(ids, c.sbatch(alice, "", strings.NewReplacer("exec ", "", "10h\n", "10h &\n").Replace(train("10G", "10h"))+
+			"until [ -e complete ]; do sleep 0.5; done\nkill $!\nwait\ntrue\n"))
 	}
 	for _, id := range ids {
 		c.gpu(id)
 	}
-	return ids
+	return ids, func() {
+		if err := os.WriteFile(filepath.Join(c.dir, "jobs", "complete"), nil, 0o644); err != nil {
+			c.t.Fatal(err)
+		}
+	}
 }
 
 // A job that outgrows what it booked dies of its own limit, its neighbour does
@@ -346,9 +357,11 @@ func (c *cluster) fill(mem string) (ids []string) {
 func TestRecovery(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1")
-	fillers := c.fill("10G")
+	fillers, complete := c.fill()
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT "+
 		"gpu=$CUDA_VISIBLE_DEVICES >>runs\n"+nearLimit+"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	c.eventually(func() string { return c.job(id, "%P") }, "gpu-recovery")
+	complete()
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {
 		c.ends(f, "COMPLETED")
@@ -380,9 +393,9 @@ func TestKeptGPU(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"8s"`})
 	for range 3 {
-		c.gpu(c.sbatch(bob, "", train("10G", "100s"))) // not for alice's
+		c.gpu(c.sbatch(bob, "", train("10G", "10h"))) // not for alice's
 	}
-	neighbour := c.sbatch(alice, "", train("10G", "100s"))
+	neighbour := c.sbatch(alice, "", train("10G", "10h"))
 	c.gpu(neighbour)
 	id := c.sbatch(alice, "", oomOnce)
 	// it may start again; 23.11 says nothing
@@ -510,7 +523,7 @@ func TestTypedGPUs(t *testing.T) {
 	}
 	// There is no such GPU: slurmctld says so, as without CARMA. Where it compares constraints it takes
 	// the job, as it takes any with --extra (24.11.5: for a later update of a node may satisfy it).
-	_, stderr, err := c.run(alice, "cd "+c.dir+"/jobs && sbatch --gres=gpu:h100:1 --wrap true")
+	_, stderr, err := c.answered(alice, "cd "+c.dir+"/jobs && sbatch --gres=gpu:h100:1 --wrap true")
 	if (err == nil) != c.publishes() {
 		t.Errorf("a GPU of a type that there is not: %v, %s", err, stderr)
 	}

@@ -83,7 +83,7 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 	var long []string
 	for range 4 {
 		long = append(long, c.sbatch(alice, "",
-			"#SBATCH --gres=gpu:1\n#CARMA mem=10G\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 300s\n"))
+			"#SBATCH --gres=gpu:1\n#CARMA mem=10G\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 10h\n"))
 	}
 	for _, id := range long {
 		c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
@@ -112,12 +112,14 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\n[ \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000\n")
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 	for range 4 {
-		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA off\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 60s\n")
+		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsimjob --mem 8G --smact 5 --ramp 0s --duration 10h &\n"+
+			"until [ -e over ]; do sleep 0.5; done\nkill $!\n")
 	}
 	c.sh("", "scontrol requeue "+id)
 	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, `"carmahold":"`+id)
 	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as the node sets it that returns a job to the queue
 	c.eventually(func() string { return c.job(id, "%r") }, "BeginTime")
+	c.sh("", "touch over")
 	start := time.Now()
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
 	t.Logf("came after %v", time.Since(start).Round(time.Second))

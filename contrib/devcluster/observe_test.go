@@ -209,14 +209,20 @@ func (c *observed) recorded(id string) {
 func (c *observed) killedInTheMiddle() {
 	c.t.Helper()
 	var ids []string
-	for i, seconds := range []int{12, 12, 40, 40} {
-		ids = append(ids, c.sbatch(alice, "-w n1 -o /dev/null --gres=gpu:1", c.pace.using(int64(2000+i), 50, seconds)))
+	for i, until := range []string{"killed", "killed", "started", "started"} {
+		script := strings.TrimSpace(using(int64(2000+i), 50, 36000)) + " &\nuntil [ -e agent-" + until +
+			" ]; do sleep 0.5; done\nkill $!\nwait\ntrue\n"
+		ids = append(ids, c.sbatch(alice, "-w n1 -o /dev/null --gres=gpu:1", script))
 	}
 	c.eventually(func() string { return c.leases("n1") }, strings.Repeat(`\d+ ?`, 4))
 	time.Sleep(2 * time.Second) // the agent measures them
 	c.stopAgent("n1", "KILL")
+	c.sh("", "touch agent-killed")
 	c.ends(ids[0], "COMPLETED")
+	c.ends(ids[1], "COMPLETED")
 	c.restart("agent", "n1")
+	time.Sleep(2 * time.Second) // the agent measures the others again
+	c.sh("", "touch agent-started")
 	for i, id := range ids {
 		c.ends(id, "COMPLETED")
 		c.recorded(id)

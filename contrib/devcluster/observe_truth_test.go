@@ -262,7 +262,7 @@ func (c *observed) checkCounted(id string, s seen, a account) {
 		smactS = *a.SMActPct / 100 * a.LeaseS
 	}
 	n := float64(len(a.GPUs))
-	c.t.Logf("job %-5s %-9s %d GPUs, seen after %4.1f s: %6.0f J of %6.0f to %6.0f; SM activity %5.1f s of %5.1f to %5.1f",
+	atEnd(c.t, "job %-5s %-9s %d GPUs, seen after %4.1f s: %6.0f J of %6.0f to %6.0f; SM activity %5.1f s of %5.1f to %5.1f",
 		id, a.State, len(a.GPUs), late, *a.EnergyJ, least.joules, most.joules, smactS, least.smactS, most.smactS)
 	within := func(got, low, high, slack float64) bool { return got > 0.98*low-slack && got < 1.02*high+slack }
 	if !within(*a.EnergyJ, least.joules, most.joules, look*n*watts(s.smact/100)) {
@@ -274,7 +274,7 @@ func (c *observed) checkCounted(id string, s seen, a account) {
 		c.t.Errorf("job %s (%s): SM activity of %.1f s, its GPUs counted %.1f to %.1f s", id, s.script, smactS,
 			least.smactS, most.smactS)
 	}
-	if !s.older && late > float64(12+c.pace.idle) {
+	if !s.older && late > float64(12+c.pace.late) {
 		c.t.Errorf("job %s: seen %.1f s after its start", id, late)
 	}
 }

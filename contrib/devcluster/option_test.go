@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // booking prints what a job was booked for, from inside of the job.
@@ -33,7 +32,7 @@ func TestWaysToSayIt(t *testing.T) {
 		"salloc, variable":     {"CARMA=mem=13G salloc --gres=gpu:1 srun bash -c " + inside + " >%s", "13312"},
 	} {
 		out := c.file(alice, "said", "")
-		if _, stderr, err := c.run(alice, strings.Replace(w.command, "%s", out, 1)); err != nil {
+		if _, stderr, err := c.answered(alice, strings.Replace(w.command, "%s", out, 1)); err != nil {
 			t.Errorf("%s: %v: %s", name, err, stderr)
 			continue
 		}
@@ -53,7 +52,7 @@ func TestWaysToSayIt(t *testing.T) {
 	if said := c.adminComment(id); !strings.Contains(said, `"reserve_mib":10240`) {
 		t.Errorf("an #SBATCH line: %s", said)
 	}
-	_, said, _ := c.run(alice, "sbatch -H --gres=gpu:1 "+c.file(alice, "late.sh", "#!/bin/sh\ntrue\n#CARMA mem=1G\n"))
+	_, said, _ := c.answered(alice, "sbatch -H --gres=gpu:1 "+c.file(alice, "late.sh", "#!/bin/sh\ntrue\n#CARMA mem=1G\n"))
 	if !strings.Contains(said, "carma: line 3: a #CARMA line behind the first command is not read; put it before") {
 		t.Errorf("a line that is not read: %q", said)
 	}
@@ -78,7 +77,7 @@ func TestWaysToSayIt(t *testing.T) {
 		"CARMA=mem=12G sbatch --gres=gpu:1 : --gres=gpu:1 --carma=mem=11G":   {"12288", "11264"},
 		"CARMA=mem=12G sbatch --gres=gpu:1 : --gres=gpu:1":                   {"12288", "12288"},
 	} {
-		id, _, _ := strings.Cut(c.sh(alice, command+" -H --parsable "+c.file(alice, "het.sh", "#!/bin/sh\n")), ";")
+		id := c.submit(alice, command+" -H --parsable "+c.file(alice, "het.sh", "#!/bin/sh\n"), false)
 		said := c.sh("", "scontrol show job "+id)
 		parts := strings.Split(said, "HetJobOffset=")
 		if len(parts) != 3 || !strings.Contains(parts[1], `"reserve_mib":`+want[0]) ||
@@ -134,7 +133,9 @@ func TestLearnApart(t *testing.T) {
 		t.Helper()
 		ids := map[string][2]string{}
 		for name, w := range ways {
-			submit := func(model string) string { return c.sh(alice, strings.ReplaceAll(w.command, "%", model)) }
+			submit := func(model string) string {
+				return c.submit(alice, strings.ReplaceAll(w.command, "%", model), false)
+			}
 			ids[name] = [2]string{submit("small"), submit("large")}
 		}
 		for _, both := range ids {
@@ -167,11 +168,14 @@ func TestLearnApart(t *testing.T) {
 				}
 			}
 		}
-		c.sh("", "carma-report history --write")
-		time.Sleep(5 * time.Second) // libcarma looks every 2 s
 	}
 	for n := range 3 {
 		round(n + 1)
+		if n < 2 {
+			c.learn("MODEL=smallweights "+submits+"-H "+vars, fmt.Sprintf(`"reserve_mib":%d\b`, apart[n][0]))
+		} else {
+			c.sh("", "carma-report history --write")
+		}
 	}
 	list := c.sh("", "carma-report history")
 	if strings.Count(list, "the runs differ: vars= or job= tells them apart") != 1 {
@@ -219,7 +223,7 @@ func TestWrappersLearn(t *testing.T) {
 		ids := map[string]string{}
 		for name, text := range tools {
 			file := c.file(alice, strings.ReplaceAll(name, " ", "")+".sh", fmt.Sprintf(text, task, task))
-			ids[name] = c.sh(alice, "CARMA=on sbatch --parsable --gres=gpu:1 -o /dev/null "+file)
+			ids[name] = c.submit(alice, "CARMA=on sbatch --parsable --gres=gpu:1 -o /dev/null "+file, false)
 		}
 		for _, id := range ids {
 			c.ends(id, "COMPLETED")
@@ -233,12 +237,12 @@ func TestWrappersLearn(t *testing.T) {
 				t.Errorf("%s, task %d: %+v, want %s", name, task, a, want)
 			}
 		}
-		c.sh("", "carma-report history --write")
-		time.Sleep(5 * time.Second) // libcarma looks every 2 s
+		next := c.file(alice, "nextflow.sh", fmt.Sprintf(tools["nextflow"], task+1, task+1))
+		c.learn("CARMA=on sbatch --parsable -H --gres=gpu:1 "+next, `"method":"history"`)
 	}
 	// A rule of the same name in another workflow is another program.
 	file := c.file(alice, "other.sh", strings.ReplaceAll(fmt.Sprintf(tools["snakemake 9"], 2, 2), "/w/", "/other/"))
-	id := c.sh(alice, "CARMA=on sbatch --parsable -H --gres=gpu:1 "+file)
+	id := c.submit(alice, "CARMA=on sbatch --parsable -H --gres=gpu:1 "+file, false)
 	if said := c.adminComment(id); !strings.Contains(said, `"mode":"exclusive","method":"none"`) {
 		t.Errorf("another workflow's rule: %s", said)
 	}

@@ -191,7 +191,8 @@ func (c *cluster) hookLog(id string) string {
 func TestSMActGate(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
-	c.settings(map[string]string{"smact.max_pct": "80", "smact.window": `"12s"`})
+	// Where slurmctld is told no counts a Prolog waits for longer than the test looks.
+	c.settings(map[string]string{"smact.max_pct": "80", "smact.window": `"12s"`, "hooks.wait": `"100s"`})
 	var busy []string
 	for i := range 4 {
 		busy = append(busy, c.sbatch(alice, "", resident("5G", 90)))
@@ -200,9 +201,10 @@ func TestSMActGate(t *testing.T) {
 	for i := range 4 {
 		c.smact(i, 90)
 	}
+	c.wantCounts("n1", "^carma1:0 (carma1-alice:0 )?carma2:0 ") // slurmctld is told after the readings
 	id := c.sbatch(alice, "", train("10G", "10s"))
 	for range 20 {
-		// Where slurmctld is told no counts it starts the job, whose Prolog waits and returns it.
+		// Where slurmctld is told no counts it starts the job, whose Prolog waits.
 		if got := c.job(id, "%T %r"); !strings.HasPrefix(got, "PENDING") && (c.publishes() || got != "RUNNING Prolog") {
 			t.Fatalf("beside 90 %%: %s", got)
 		}
@@ -314,6 +316,19 @@ func (c *cluster) ledger(node string) *sql.DB {
 	}
 	c.t.Cleanup(func() { db.Close() })
 	return db
+}
+
+// seen waits until the agent has seen processes of so many of n1's leases on their GPUs.
+func (c *cluster) seen(leases int) {
+	c.t.Helper()
+	ledger := c.ledger("n1")
+	c.eventually(func() string {
+		var n int
+		if err := ledger.QueryRow("SELECT count(*) FROM lease WHERE seen_ns IS NOT NULL").Scan(&n); err != nil {
+			c.t.Fatal(err)
+		}
+		return fmt.Sprint(n)
+	}, fmt.Sprintf("^%d$", leases))
 }
 
 // promised is the most that was promised of any GPU at any moment, and how many

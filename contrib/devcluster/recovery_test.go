@@ -185,11 +185,19 @@ func TestRequeueRules(t *testing.T) {
 	c.sh("", "scontrol update PartitionName=gpu-recovery State=UP AllowGroups=ALL")
 
 	// Cancelled while it waits to be requeued: it stays cancelled.
-	id := c.sbatch(alice, "", oomOnce)
+	var full []string
+	for range 4 { // on each GPU, so that the job waits for as long as it takes to look
+		full = append(full, c.sbatch(alice, "-w n1", train("10G", "10h")))
+	}
+	for _, id := range full {
+		c.gpu(id)
+	}
+	id := c.sbatch(alice, "-w n1", oomOnce)
 	c.eventually(func() string { return c.job(id, "%T %P") }, "PENDING gpu-recovery")
 	c.sh(alice, "scancel "+id)
 	c.ends(id, "CANCELLED")
 	c.eventually(func() string { return c.report(id).State }, "^CANCELLED$")
+	c.sh(alice, "scancel "+strings.Join(full, " "))
 
 	c.noDrain()
 }

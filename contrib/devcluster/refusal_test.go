@@ -17,7 +17,7 @@ func (c *cluster) refuses(command, why string) {
 	c.t.Helper()
 	logs := filepath.Join(c.dir, "log", "slurmctld.log")
 	before, _ := os.ReadFile(logs)
-	_, stderr, err := c.run(alice, command)
+	_, stderr, err := c.answered(alice, command)
 	after, _ := os.ReadFile(logs)
 	if err == nil || !strings.Contains(stderr+string(after[min(len(before), len(after)):]), why) {
 		c.t.Errorf("%s: %v, %q; want %q", command, err, stderr, why)

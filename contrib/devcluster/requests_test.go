@@ -26,6 +26,16 @@ func (c *cluster) slurmConf(lines ...string) {
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -p plain -t idle,mix,alloc -o %N || true") }, "n1")
 }
 
+// known waits until libcarma books for jobs of a partition: libcarma looks every 2 s whether carma.toml is another.
+func (c *cluster) known(partition string) {
+	c.t.Helper()
+	c.eventually(func() string {
+		id := c.sbatch(alice, "-H -p "+partition, "#SBATCH --gres=gpu:1\n#CARMA mem=1G\ntrue\n")
+		defer c.sh("", "scancel "+id)
+		return c.adminComment(id)
+	}, `"mode"`)
+}
+
 // managed tells carma.toml of a partition with the GPUs of gpu.
 func (c *cluster) managed(name string, share bool) {
 	c.t.Helper()

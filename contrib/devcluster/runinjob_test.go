@@ -73,8 +73,8 @@ func needsCgroups(t *testing.T) {
 		return
 	}
 	for _, controller := range []string{"freezer", "devices"} {
-		dir := filepath.Join("/sys/fs/cgroup", controller, "carma-test")
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		dir, err := os.MkdirTemp(filepath.Join("/sys/fs/cgroup", controller), "carma-test")
+		if err != nil {
 			t.Skipf("no cgroup v1 that can be written: %v", err)
 		}
 		os.Remove(dir)
@@ -90,17 +90,13 @@ func TestRunInJob(t *testing.T) {
 	needsCgroups(t)
 	c := up(t, "--nodes", "1")
 	c.cgroups("Alloc,Contain,RunInJob")
-	var fillers []string
-	for range 4 {
-		fillers = append(fillers, c.sbatch(alice, "", train("10G", "40s")))
-	}
-	for _, id := range fillers {
-		c.gpu(id)
-	}
+	fillers, complete := c.fill()
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"+nearLimit+"srun simjob --mem 12G --smact 10 --ramp 0s "+
 		"--duration 1s\n")
 	fails := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexit 3\n")
 	c.ends(fails, "FAILED")
+	c.eventually(func() string { return c.job(id, "%P") }, "gpu-recovery")
+	complete()
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {
 		c.ends(f, "COMPLETED")

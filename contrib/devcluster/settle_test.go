@@ -79,7 +79,7 @@ func TestTasksWaitForTheirGPU(t *testing.T) {
 	if r := <-stays; r.err != nil || !strings.Contains(r.out, "got GPU-") {
 		t.Errorf("got %q, %v", r.out, r.err)
 	}
-	c.eventually(waiting, "")
+	c.eventually(waiting, "^$")
 	c.noDrain()
 }
 

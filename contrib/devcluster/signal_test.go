@@ -19,7 +19,7 @@ import (
 // waits, whichever thread of slurmd they come to; so they drain no node.
 func TestPrologOutlivesSignals(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	c.settings(map[string]string{"hooks.wait": `"20s"`})
+	c.settings(map[string]string{"hooks.wait": `"100s"`}) // until unlock is called, on a slow machine too
 	unlock := c.lockLedger("n1")
 	defer unlock()
 	id := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=1G\ntrue\n")

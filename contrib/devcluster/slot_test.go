@@ -33,7 +33,7 @@ RUN simjob --mem 4G --smact 10 --duration 1h --checkpoint $SLURM_JOB_ID.ckpt
 	step := c.sbatch(alice, "", strings.NewReplacer("SIGNAL", "USR1@30", "RUN", "srun").Replace(script))
 	batch := c.sbatch(alice, "", strings.NewReplacer("SIGNAL", "B:USR1@30", "RUN", "exec").Replace(script))
 	c.sh("", "printf '#!/bin/sh\n#CARMA mem=8G\nexec sleep 1h\n' >"+c.dir+"/jobs/long.sh")
-	out, stderr, err := c.run(alice, "sbatch --parsable --gres=gpu:1 -t 10 long.sh")
+	out, stderr, err := c.answered(alice, "sbatch --parsable --gres=gpu:1 -t 10 long.sh")
 	if err != nil || !strings.Contains(stderr,
 		"carma: jobs of partition gpu run in slots of 0:01:00: the time limit is cut to that") {
 		t.Fatalf("sbatch says %q %q %v", out, stderr, err)

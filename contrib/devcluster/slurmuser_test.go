@@ -45,7 +45,7 @@ func TestSlurmUser(t *testing.T) {
 	const runs = "simjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"
 	const shortly = "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n" + runs
 	script := c.file(alice, "learned.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\n"+runs)
-	first := c.sh(alice, "sbatch --parsable -o /dev/null "+script)
+	first := c.submit(alice, "sbatch --parsable -o /dev/null "+script, false)
 	c.ends(first, "COMPLETED")
 	c.ends(c.sbatch(bob, "-o /dev/null", shortly), "COMPLETED")
 

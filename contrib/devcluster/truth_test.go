@@ -244,7 +244,7 @@ func TestRecordsAreTrue(t *testing.T) {
 		`^`+array.id+`_[34] +COMPLETED +5.0G\n`+array.id+`_[34] +COMPLETED +5.0G$`)
 	beside, victim := job("beside", alice, 10, 20, 60), job("victim", alice, 20, 20, 10)
 	c.script(beside, shared(beside))
-	c.eventually(func() string { return c.job(beside.id, "%T") }, "RUNNING")
+	c.seen(1)
 	time.Sleep(5 * time.Second)
 	c.script(victim, "#CARMA mem=8G smact=20\n")
 	end(beside, victim)
