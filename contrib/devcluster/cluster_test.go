@@ -288,25 +288,27 @@ func (c *cluster) restarts(id string) string {
 // eventually waits until what returns want.
 func (c *cluster) eventually(what func() string, want string) {
 	c.t.Helper()
-	var got string
+	if got, ok := c.await(what, want); !ok {
+		c.t.Fatalf("got %q, waited for %q", got, want)
+	}
+}
+
+func (c *cluster) await(what func() string, want string) (got string, ok bool) {
 	for start := time.Now(); time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
 		if got = what(); regexp.MustCompile(want).MatchString(got) {
-			return
+			return got, true
 		}
 	}
-	c.t.Fatalf("got %q, waited for %q", got, want)
+	return got, false
 }
 
 // ends waits until a job has ended and requires a state.
 func (c *cluster) ends(id, state string) {
 	c.t.Helper()
-	c.eventually(func() string {
-		s := c.job(id, "%T")
-		if s == "COMPLETED" || s == "FAILED" || s == "CANCELLED" || s == "TIMEOUT" || s == "NODE_FAIL" {
-			return "ended " + s
-		}
-		return s
-	}, "^ended")
+	got, ok := c.await(func() string { return c.job(id, "%T %r") }, "^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL) ")
+	if !ok {
+		c.t.Fatalf("job %s is %s and does not end\n%s", id, got, c.story(id))
+	}
 	if got := c.job(id, "%T"); got != state {
 		c.t.Fatalf("job %s ended %s, want %s\n%s", id, got, state, c.job(id, "%all"))
 	}
