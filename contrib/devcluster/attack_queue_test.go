@@ -358,6 +358,7 @@ func TestAttackQuarantine(t *testing.T) {
 
 // GPUs are not kept for a job whose user has it wait.
 func attackKept(t *testing.T, c *cluster) {
+	most := patience / 2 // far less than a hold lasts
 	c.settings(map[string]string{"hold.after": `"1s"`})
 	running := c.sbatch(bob, "", whole+"exec sleep 1h\n")
 	c.eventually(func() string { return c.job(running, "%T") }, "RUNNING")
@@ -373,13 +374,13 @@ func attackKept(t *testing.T, c *cluster) {
 		c.sh(alice, fmt.Sprintf(wait, large))
 		start := time.Now()
 		id := c.sbatch(bob, "", whole+"exec sleep 1h\n")
-		for c.job(id, "%T") != "RUNNING" && time.Since(start) < patience { // far less than a hold lasts
+		for c.job(id, "%T") != "RUNNING" && time.Since(start) < most {
 			time.Sleep(100 * time.Millisecond)
 		}
 		attacked(t, fmt.Sprintf(wait, large),
 			fmt.Sprintf("another user's job is %s after %s", c.job(id, "%T"), time.Since(start).Round(time.Second)))
 		if c.job(id, "%T") != "RUNNING" {
-			t.Errorf("%s: another user's job has waited %s for a GPU that is kept for it", fmt.Sprintf(wait, large), patience)
+			t.Errorf("%s: another user's job has waited %s for a GPU that is kept for it", fmt.Sprintf(wait, large), most)
 		}
 		c.sh("", "scancel "+large+" "+id)
 	}

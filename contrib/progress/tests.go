@@ -21,7 +21,7 @@ const logDir = "build/failed"
 // Of a failed test, so much is shown; the rest is in its log.
 const (
 	reasonLines = 20
-	reasonWidth = 200
+	reasonWidth = 300
 )
 
 // event is a line of go test -json (go doc cmd/test2json) or go build -json.
