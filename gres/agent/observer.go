@@ -159,8 +159,9 @@ func (o *Observer) askSingles(ctx context.Context, now time.Duration, ids []uint
 		about[id] = true
 		s.answered(id, now)
 	}
+	err := o.reconcile(ctx, gpus, jobs, func(id uint32) bool { return about[id] })
 	s.took, s.failed = lease.Now()-now, failed != nil
-	return errors.Join(failed, unwritten, o.reconcile(ctx, gpus, jobs, func(id uint32) bool { return about[id] }))
+	return errors.Join(failed, unwritten, err)
 }
 
 // beginAndEnd writes the record of a job that was too short for any figure.
@@ -218,12 +219,17 @@ func (o *Observer) reconcile(ctx context.Context, gpus []gres.GPU, jobs []sctl.J
 }
 
 // endBefore ends jobs that had a GPU which slurmctld has given to another job. others are leases of jobs that slurmctld
-// was not asked about now. The job before has ended, and must not be a neighbour in the records of both.
+// was not asked about now. Where slurmctld answers, the job before is no neighbour in the record of the next. The
+// questions are bounded: where GPUs are not confined, a user's many jobs can have processes on one GPU.
 func (o *Observer) endBefore(ctx context.Context, begin []observe.Begin, others []gres.Lease) error {
 	asked := map[jobenv.JobKey]bool{}
 	for _, l := range others {
 		if asked[l.Job] || !given(begin, l.UUID) {
 			continue
+		}
+		if len(asked) == observedAtOnce {
+			o.more = true
+			break
 		}
 		asked[l.Job] = true
 		j, err := o.Jobs.Job(ctx, l.Job.JobID)

@@ -30,7 +30,8 @@ type readOnly struct {
 	gpus  map[uint32][]int
 	ended map[uint32]sctl.Job
 	err   error
-	asked int // for the jobs of the node
+
+	asked, single int // for the jobs of the node, about single jobs
 }
 
 func (r *readOnly) OnNode(_ context.Context, node string) (jobs []sctl.Job, err error) {
@@ -50,6 +51,7 @@ func (r *readOnly) GPUs(_ context.Context, j sctl.Job, node string) ([]int, erro
 func (r *readOnly) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
+	r.single++
 	if j, ok := r.here[id]; ok {
 		return j, nil
 	}
@@ -428,7 +430,14 @@ func TestObserverFindsIdleJobs(t *testing.T) {
 // slurmctld gives a whole GPU to one job at a time: the job before has ended there, also where its end was not asked
 // for, and is no neighbour of the next. A job that slurmctld has on the node stays.
 func TestObserverEndsTheJobBefore(t *testing.T) {
-	for _, runs := range []bool{false, true} {
+	for _, c := range []struct {
+		runs          bool // the jobs before, in slurmctld
+		before, ended int
+	}{
+		{false, 1, 1},
+		{true, 1, 0},
+		{false, observedAtOnce + 5, observedAtOnce},
+	} {
 		b, err := lease.Open(t.TempDir(), 5*time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -437,9 +446,13 @@ func TestObserverEndsTheJobBefore(t *testing.T) {
 		running := func(id uint32) sctl.Job {
 			return sctl.Job{ID: id, UID: 1000, State: "RUNNING", Partition: "gpu", NodeList: "n1", Start: time.Now()}
 		}
-		slurm := &readOnly{t: t, here: map[uint32]sctl.Job{7: running(7)}, ended: map[uint32]sctl.Job{},
-			gpus: map[uint32][]int{7: {0}, 8: {0}}}
-		k, present := &kept{}, []uint32{7}
+		slurm := &readOnly{t: t, here: map[uint32]sctl.Job{}, ended: map[uint32]sctl.Job{}, gpus: map[uint32][]int{100: {0}}}
+		var present []uint32
+		for id := range uint32(c.before) {
+			slurm.here[id+1], slurm.gpus[id+1] = running(id+1), []int{0}
+			present = append(present, id+1)
+		}
+		k := &kept{}
 		o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
 			User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
 		look := func() []string {
@@ -451,21 +464,25 @@ func TestObserverEndsTheJobBefore(t *testing.T) {
 			o.look(t.Context(), view{samples: []gres.Sample{sample()}, snapshot: s, owners: owners{}})
 			return leasesIn(t, b)
 		}
-		if held := look(); !slices.Equal(held, []string{"a7"}) {
-			t.Fatalf("the first job has come: the ledger has %q", held)
+		for len(leasesIn(t, b)) != c.before {
+			o.asked -= observeEvery // a look takes in some of many jobs
+			look()
 		}
-		want, records := []string{"a7", "a8"}, 0
-		if !runs {
-			j := running(7)
-			j.State, j.End = "FAILED", time.Now()
-			slurm.end(7, j)
-			want, records = []string{"a8"}, 1
+		slurm.asked, slurm.single = 0, 0
+		for id := range slurm.here {
+			if !c.runs {
+				j := running(id)
+				j.State, j.End = "FAILED", time.Now()
+				slurm.end(id, j)
+			}
 		}
-		o.took, slurm.here[8], present = time.Hour, running(8), []uint32{7, 8} // slurmstepd of job 7 is slow to end
+		o.took, slurm.here[100], present = time.Hour, running(100), append(present, 100) // slurmstepds are slow to end
 		o.single.asked -= observeGap
-		if held := look(); !slices.Equal(held, want) || len(k.list()) != records || slurm.asked != 1 {
-			t.Errorf("runs=%v: the ledger has %q, want %q; records %+v; asked %d times for all jobs",
-				runs, held, want, k.list(), slurm.asked)
+		held, questions := look(), 1+min(c.before, observedAtOnce)
+		if len(held) != c.before-c.ended+1 || !slices.Contains(held, "a100") || len(k.list()) != c.ended ||
+			slurm.asked != 0 || slurm.single != questions || o.more != (c.before > observedAtOnce) {
+			t.Errorf("%+v: the ledger has %q; records %+v; asked %d times for all jobs, %d times about one, more: %v",
+				c, held, k.list(), slurm.asked, slurm.single, o.more)
 		}
 	}
 }
