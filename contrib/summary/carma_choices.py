@@ -78,8 +78,9 @@ class Choices:
 
     def before(self, func, args, kwargs):
         for tensor in written(func, args, kwargs):
-            at, n = self.stamp(tensor)
-            self.writes[at] = n + 1
+            if tensor.layout is torch.strided:  # others have no storage to ask for
+                at, n = self.stamp(tensor)
+                self.writes[at] = n + 1
 
     def get(self, kept, tensor, ago=0):
         found = kept.get(tensor)

@@ -1072,6 +1072,10 @@ total = 0.0""").replace("cross_entropy(model(x), y)", "cross_entropy(halved(mode
                 assert len(number.tolist()) == len(torch.tensor([3, 5], device="cuda").tolist()) == 2
             """)
 
+    def test_sparse_tensors_of_the_host(self):
+        """A sparse tensor of the host changes in place as without the tracer."""
+        self.traced(PLAIN.replace("data = ", "a = torch.eye(8).to_sparse(); a.mul_(0.5); a.to_dense().cuda()\ndata = "))
+
     def test_equal_passes_count_twice(self):
         texts = {self.traced(REPEATS.replace("PASSES", str(n))) for n in (6, 40)}
         self.assertEqual(len(texts), 1)
