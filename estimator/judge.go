@@ -190,7 +190,7 @@ func (e *Estimate) margin() {
 	}
 }
 
-// Reserve returns the booking for an estimate of mib from a summary.
+// Reserve returns the booking for an estimate of mib; a sure trace has a margin of its own (margin).
 func (c Confidence) Reserve(mib int64) int64 {
 	if c == Sure {
 		return booking(mib, sureMarginPct)

@@ -66,9 +66,10 @@ func (y *yielding) until() time.Time {
 	return y.free.Add(yieldFor + 2*retryEvery)
 }
 
-// look asks for jobs waiting for the node, where GPUs are in reach, and tells whether the job may have the GPUs. An
-// absent slurmctld delays no job, and starts no other. Behind a slow slurmctld, slowed by a user's many questions, say,
-// jobs may wait: the job leaves the GPUs until yieldFor has passed.
+// look asks for jobs waiting for the node, where GPUs are in reach, and tells whether the job may have the GPUs. A
+// question that fails at once delays no job. A slurmctld that does not answer within queueDeadline is slow, by a user's
+// many questions, say, or away: squeue tries for MessageTimeout. Jobs may wait behind a slow slurmctld, so the job
+// leaves the GPUs until yieldFor has passed.
 func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool {
 	y, pause := &l.yielding, queueEvery
 	if y.clear {
@@ -128,7 +129,9 @@ func (l *launch) isBehind(j schedule.Job) bool {
 }
 
 // isStarting tells whether slurmctld has started a job with a booking on the node and the job's Prolog has not ended.
-// Until the Prolog begins, the job has left the queue and has no place yet (order.go).
+// Until the Prolog begins, the job has left the queue and has no place yet (order.go). A job on several nodes counts
+// until the last node's Prolog has ended, and two jobs that both need more than their bookings count for each other:
+// for yieldFor at most.
 func (l *launch) isStarting(j schedule.Job) bool {
 	return j.ID != l.JobID && j.Reason == jobstate.InProlog && j.State.MayBeInProlog() && j.MiB > 0 &&
 		hostlist.Contains(j.Nodes, l.node.Name)

@@ -48,7 +48,7 @@ func TestUnbookedJobYields(t *testing.T) {
 		queue  []schedule.Job
 		busy   uint32 // GPUs in use, of two
 		stays  bool   // --no-requeue
-		away   bool   // slurmctld does not say who waits
+		fails  bool   // squeue does, at once (a slow squeue: TestYieldsWhereSlurmctldIsSlow)
 		leased bool
 	}{
 		"nobody waits":                 {nil, 1, false, false, true},
@@ -64,7 +64,7 @@ func TestUnbookedJobYields(t *testing.T) {
 		"jobs that take no GPU of it":  {takeNone, 1, false, false, true},
 		"none is free":                 {nil, 2, false, false, false},
 		"none is free, and stays":      {nil, 2, true, false, false},
-		"slurmctld is away":            {[]schedule.Job{waits()}, 1, false, true, true},
+		"squeue fails at once":         {[]schedule.Job{waits()}, 1, false, true, true},
 	} {
 		w := newWorld(t)
 		w.slurm.partitions = []string{"all", "gpu"} // of the node
@@ -74,8 +74,8 @@ func TestUnbookedJobYields(t *testing.T) {
 			w.prolog(t, h)
 		}
 		w.slurm.queue, w.slurm.noRequeue = c.queue, c.stays
-		if c.away {
-			w.slurm.fail["queue"] = errors.New("away")
+		if c.fails {
+			w.slurm.fail["queue"] = errors.New("no queue")
 		}
 		w.Config.Hooks.Wait = config.Duration(20 * time.Second) // it does not wait for that
 		w.Until = time.Now().Add(2 * w.Config.Hooks.Deadline.D())
