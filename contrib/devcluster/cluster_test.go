@@ -55,7 +55,7 @@ var underUML = func() bool {
 
 func init() {
 	if underUML {
-		patience *= 5
+		patience = 15 * time.Minute // half of what a hold lasts (steward.HoldTimeout)
 	}
 }
 
@@ -270,6 +270,9 @@ func (c *cluster) answered(user, command string) (stdout, stderr string, err err
 	for range 5 {
 		if stdout, stderr, err = c.run(user, command); !strings.Contains(stderr, tooLate) {
 			break
+		}
+		if id := regexp.MustCompile(`\d+`).FindString(stdout); id != "" && err == nil {
+			c.run("", "scancel "+id) // the job may have ended
 		}
 	}
 	return stdout, stderr, err
