@@ -35,7 +35,7 @@ func main() {
 	case len(args) > 2 && args[0] == "make":
 		status = makeAll(newScreen(os.Stdout), func() time.Duration { return time.Since(start) }, args[1], args[2:])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: progress go ARGUMENT... | make NAME TARGET...")
+		fmt.Fprintln(os.Stderr, "usage: progress go ARGUMENT... | make NAME TARGET... [-- TARGET...]...")
 	}
 	os.Exit(status)
 }
