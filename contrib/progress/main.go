@@ -6,8 +6,7 @@
 // how long the target took.
 //
 //	progress go ARGUMENT...          go test with the arguments
-//	progress make NAME TARGET... [-- TARGET...]...
-//	                                 make of each target, called NAME; the lists behind each -- side by side
+//	progress make NAME TARGET...     make of each target, called NAME
 package main
 
 import (
@@ -35,7 +34,7 @@ func main() {
 	case len(args) > 2 && args[0] == "make":
 		status = makeAll(newScreen(os.Stdout), func() time.Duration { return time.Since(start) }, args[1], args[2:])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: progress go ARGUMENT... | make NAME TARGET... [-- TARGET...]...")
+		fmt.Fprintln(os.Stderr, "usage: progress go ARGUMENT... | make NAME TARGET...")
 	}
 	os.Exit(status)
 }
