@@ -179,6 +179,8 @@ class Recorder(TorchDispatchMode):
         first, live = self.count - births, {number for _, number in self.live.values()}
         if any(number >= first and number - births in live for number in live):
             return  # what the pass leaves piles up
+        if self.uses_up(n - width, n, first - births):
+            return
         del self.events[n - width:], marks[n - width:]
         self.count = first
         self.places[key] = before
@@ -189,6 +191,10 @@ class Recorder(TorchDispatchMode):
             kind = self.kinds.pop(number, None)
             if kind is not None:
                 self.kinds.setdefault(number - births, kind)
+
+    def uses_up(self, start, end, first):
+        """Whether a pass ends storages that are older than the pass before: without the pass, these would never end."""
+        return any(event[0] == "-" and event[1] < first for event in self.events[start:end])
 
     def grown(self):
         """Growing passes, for example of a text written letter by letter: the last pass is largest at each event.
@@ -212,6 +218,8 @@ class Recorder(TorchDispatchMode):
             births, least, most = births + 1, least + four[0][1], most + four[3][1]
         first, live = self.count - 3 * births, {number for _, number in self.live.values()}
         if 8 * most > 9 * least or any(number in live for number in range(first, self.count - births)):
+            return
+        if self.uses_up(n - 3 * width, n - 2 * width, first - births):
             return
         del marks[n - 3 * width:n - 2 * width], self.events[n - 3 * width:n - 2 * width]
         for i in range(n - 3 * width, n - width):

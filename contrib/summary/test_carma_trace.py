@@ -1117,6 +1117,24 @@ total = 0.0""").replace("cross_entropy(model(x), y)", "cross_entropy(halved(mode
         self.assertEqual(most(200, True)[0], most(200, False)[0])
         self.assertLess(most(200, True)[1], most(200, False)[1] // 3)
 
+    def test_passes_that_use_up_what_is_older(self):
+        """Each pass ends as many older tensors as it makes, and makes tensors of one size, or larger ones."""
+        def most(folds, more):
+            with carma_trace.Tracing() as tracing, folding(folds), torch.no_grad(), tracing.recorder.on():
+                old = [torch.empty(1 << 18) for _ in range(400)]
+                for i in range(20):
+                    for _ in range(20):
+                        torch.empty((1 << 12) + i * more)
+                        old.pop(0)
+                    tracing.recorder.boundary()
+                torch.empty(1 << 27)
+                events = tracing.result()["events"]
+            return carma_text.most_alive(events)
+
+        for more in (0, 16):
+            with self.subTest(more=more):
+                self.assertEqual(most(True, more), most(False, more))
+
     def test_said_to_be_unseen(self):
         text = self.traced(PLAIN.replace("total = 0.0", """total = 0.0
 torch.backends.cudnn.benchmark = True
