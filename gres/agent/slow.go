@@ -11,7 +11,7 @@ import (
 	"carma/gres/lease"
 )
 
-// A bound on slowdown (docs/adr/0124) needs the activity of a job when alone, which
+// A bound on slowdown (docs/adr/0019) needs the activity of a job when alone, which
 // the agent measures, and a check whether the bound holds: a job that is slowed beyond
 // its bound for long is logged. Nothing is moved.
 

@@ -9,7 +9,7 @@ import (
 	"carma/gres/interference"
 )
 
-// A bound on slowdown is kept by the law of package interference (docs/adr/0124). The law
+// A bound on slowdown is kept by the law of package interference (docs/adr/0019). The law
 // needs the activity that each job has when alone: the greater of the figure from its user
 // or earlier runs and the figure measured while the job was alone on its GPU. A job of
 // which nothing is known counts as one that keeps all SMs active. The activity of the GPU

@@ -52,7 +52,7 @@ func (s printer) submission(b *strings.Builder, v *script.Submission) {
 			v.Part.GPUMemMiB))
 	}
 	if v.Request.Het {
-		row("component", "the first of a heterogeneous job; the others get whole GPUs")
+		row("component", "the first of a heterogeneous job; the others share only by --carma")
 	}
 	if v.GPUs == 0 {
 		row("mode", "left as it is: "+v.Why)

@@ -52,7 +52,11 @@ func (s Site) slurmConf(b *strings.Builder) {
 	for _, h := range hookNames {
 		own := "/usr/sbin/carma-" + h.command
 		if old := s.SlurmConf.Setting(h.setting); old != "" && old != own {
-			fmt.Fprintf(b, "# %s=%s stays; let it end with: %s\n", h.setting, old, own)
+			place := "end"
+			if h.setting == "Epilog" { // the GPUs are free though the rest fails
+				place = "begin"
+			}
+			fmt.Fprintf(b, "# %s=%s stays; let it %s with: %s\n", h.setting, old, place, own)
 			continue
 		}
 		fmt.Fprintf(b, "%s=%s\n", h.setting, own)

@@ -25,6 +25,7 @@ PluginDir=/opt/slurm/lib
 GresTypes=gpu
 PrologFlags=Contain
 Prolog=/etc/slurm/prolog.d/site
+Epilog=/etc/slurm/epilog.d/site
 PrologEpilogTimeout=300
 SchedulerParameters=bf_continue,bf_window=2880
 AccountingStorageType=accounting_storage/slurmdbd
