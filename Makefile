@@ -121,7 +121,7 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@$(GO) build -o $@ ./contrib/progress
 
 # Tests of minutes that seldom fail are left to test-all, for CI. One after the other: lint and unit tests beside the
-# tests on a live Slurm save no time on two cores (873 s), and on a slow machine Slurm's own timeouts pass.
+# tests on a live Slurm save little on two cores (873 s for 928), and on a slow machine Slurm's own timeouts pass.
 test: export SHORT = -short
 test: test-all ## what a change must pass: lint, unit tests, a real Slurm
 test-all: $(PROGRESS) ## that, with the tests that take minutes
