@@ -227,6 +227,8 @@ func TestUnread(t *testing.T) {
 		"#!/bin/sh\ntrue\n\n#CARMA mem=1G\n":                                           late,
 		"#!/bin/sh\ntrue\necho '#CARMA mem=1G'\n":                                      "",
 		"#!/bin/sh\ntrue\n#CARMA was here\n#CARMA off":                                 late,
+		"true\n#CARMA x\n\n" + strings.Repeat("#CARMA ", mostBehind-2) + "\n#CARMA on": strings.Replace(late, "4", "5", 1),
+		"true\n#CARMA x\n\n" + strings.Repeat("#CARMA ", mostBehind-1) + "\n#CARMA on": "",
 	} {
 		got := ""
 		if e := Unread([]byte(script)); e != nil {

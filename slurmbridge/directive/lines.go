@@ -63,18 +63,23 @@ func Unread(script []byte) *Error {
 	return nil
 }
 
+// mostBehind bounds the search behind the first command, as a script may be one of two megabytes of "#CARMA " alone.
+const mostBehind = 1000
+
 // unreadBehind looks behind the first command, n lines below the first.
 func unreadBehind(text []byte, n int) *Error {
 	name := []byte("#CARMA ")
-	for at := 0; at < len(text); {
+	for at, found := 0, 0; at < len(text) && found < mostBehind; found++ {
 		i := bytes.Index(text[at:], name)
 		if i < 0 {
 			return nil
 		}
 		at += i
-		begins := at == 0 || text[at-1] == '\n'
-		line, _, _ := bytes.Cut(text[at:min(len(text), at+maxOption)], []byte{'\n'})
-		if begins && meant(line) {
+		if at > 0 && text[at-1] != '\n' {
+			at += len(name)
+			continue
+		}
+		if line, _, _ := bytes.Cut(text[at:min(len(text), at+maxOption)], []byte{'\n'}); meant(line) {
 			n += bytes.Count(text[:at], []byte{'\n'}) + 1
 			return &Error{n, "", "a #CARMA line behind the first command is not read; put it before"}
 		}

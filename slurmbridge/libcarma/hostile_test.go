@@ -42,6 +42,8 @@ func TestHostileAskTime(t *testing.T) {
 		"words":       "#CARMA on\n:\n#CARMA" + strings.Repeat(" x", withKey/2),
 		"one model":   body(longSummary(most/2-10, 1, "")),
 		"models":      body(longSummary(most-10, 8, "")),
+		"unread":      "#CARMA on\n:\n" + strings.Repeat("#CARMA x\n", 2<<20/9),
+		"unread word": "#CARMA on\n:\n" + strings.Repeat("#CARMA \u00a0", 2<<20/9),
 		"three tools": body(longSummary(most-10, 1, "#CARMA|A-1 [-1, 2] 3\n#CARMA|Net(\n")),
 	} {
 		in := []byte(strings.Join([]string{"gpu,slots", list + "gpu:1", list, list, list, "4294967294", "4294967294",
