@@ -3,11 +3,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,8 +57,9 @@ type Steward struct {
 	releases steward.Releases
 	rank     int // of this node among the nodes that may have the steward
 	ranked   time.Duration
-	counted  time.Duration // when the nodes were counted
-	rested   time.Duration // until then the steward rests
+	counted  time.Duration            // when the nodes were counted
+	rested   time.Duration            // until then the steward rests
+	refused  map[uint32]time.Duration // requests whose hold could not be placed, and until when others come first
 
 	// sendPreemptors:
 	preemptors preemptors
@@ -115,6 +119,7 @@ func (s *Steward) decide(ctx context.Context, partitions []string, now time.Dura
 	}
 	if s.waits == nil {
 		s.waits, s.vains, s.releases = steward.Waits{}, steward.Vains{}, steward.Releases{}
+		s.refused = map[uint32]time.Duration{}
 	}
 	in := steward.Input{Sizes: s.sizes(), Queue: queue, Nodes: nodes, After: s.Config.Hold.After.D(), Now: time.Now(),
 		Vains: s.vains}
@@ -123,22 +128,35 @@ func (s *Steward) decide(ctx context.Context, partitions []string, now time.Dura
 		return
 	}
 	s.restoreWaits(ctx, queue, nodes)
+	maps.DeleteFunc(s.refused, func(_ uint32, until time.Duration) bool { return until <= now })
+	in.Queue = slices.DeleteFunc(slices.Clone(queue), func(j schedule.Job) bool { return s.refused[requestOf(j)] > now })
 	d, ok := steward.Decide(in)
 	if !ok {
 		return
 	}
-	if d.Job.Unsplit() {
-		if d.Hold.JobID, err = s.Cluster.Split(ctx, d.Job); err != nil {
-			s.Log.Warn("place a hold", "job", d.Job.ID, "error", err)
-			return
-		}
-	}
-	if err := s.placeHold(ctx, d.Node, d.Hold); err != nil {
-		s.Log.Warn("place a hold", "job", d.Hold.JobID, "error", err)
+	if err := s.place(ctx, &d); err != nil {
+		s.Log.Warn("place a hold; other requests come first for a while", "job", d.Job.ID, "node", d.Node, "error", err)
+		s.refused[requestOf(d.Job)] = now + steward.VainAfter
 		return
 	}
 	s.Log.Info("a request has waited long; hold placed", "job", d.Hold.JobID, "gpus", d.Hold.GPUs, "mib", d.Hold.MiB,
 		"node", d.Node)
+}
+
+// requestOf is the number of a job, or of the whole array.
+func requestOf(j schedule.Job) uint32 { return cmp.Or(j.ArrayJobID, j.ID) }
+
+// place places a hold, for a task of an array once the task is a job of its own. slurmctld may refuse to change a job
+// for as long as the job waits: by a number of CPUs, say, that does not go with CPUs for each GPU.
+func (s *Steward) place(ctx context.Context, d *steward.Decision) error {
+	if d.Job.Unsplit() {
+		id, err := s.Cluster.Split(ctx, d.Job)
+		if err != nil {
+			return err
+		}
+		d.Hold.JobID = id
+	}
+	return s.placeHold(ctx, d.Node, d.Hold)
 }
 
 // release releases the jobs held by slurmctld though nodes of theirs can take them now.

@@ -28,6 +28,7 @@ type cluster struct {
 	queue []schedule.Job
 	nodes []schedule.Node
 	err   error
+	whole error // of Split
 	calls []string
 }
 
@@ -107,7 +108,7 @@ func stewardOf(c *cluster, name string) *Agent {
 
 func (c *cluster) Split(_ context.Context, j schedule.Job) (uint32, error) {
 	c.calls = append(c.calls, fmt.Sprint("split ", j.ArrayTask))
-	return j.ID + 1, c.err
+	return j.ID + 1, errors.Join(c.err, c.whole)
 }
 
 func (c *cluster) ReleaseBad(_ context.Context, j schedule.Job) error {
@@ -154,6 +155,25 @@ func TestKeepSteward(t *testing.T) {
 		if !slices.Equal(c.cluster.calls, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.cluster.calls, c.want)
 		}
+	}
+}
+
+// A request that slurmctld refuses to change comes again after a while, and stands in nobody's way meanwhile.
+func TestKeepStewardPassesOverARefusedRequest(t *testing.T) {
+	task := schedule.Job{ID: 7, ArrayJobID: 7, ArrayTask: 3, State: "PENDING", Partition: "gpu", Reason: "Constraints",
+		Priority: 2, Eligible: time.Now().Add(-3 * time.Hour), GPUs: 2, MiB: 40536}
+	next := task
+	next.ID, next.ArrayJobID, next.ArrayTask, next.Priority = 9, 0, 0, 1
+	c := &cluster{queue: []schedule.Job{task, next}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"},
+		Up: true, Lives: true, GPUs: 4}}, whole: errors.New("invalid generic resource specification")}
+	a := stewardOf(c, "n1")
+	for i := range 3 {
+		a.Steward.rested, c.nodes[0].Extra = 0, ""
+		a.Steward.keep(t.Context(), 1+time.Duration(i)*steward.VainAfter*2/3)
+	}
+	want := []string{"nodes", "queue", "split 3", "nodes", "queue", "n1 keeps 2 for 9", "nodes", "queue", "split 3"}
+	if !slices.Equal(c.calls, want) {
+		t.Errorf("%v, want %v", c.calls, want)
 	}
 }
 
