@@ -22,8 +22,8 @@ void spank_clean(job_desc_msg_t *job);
 void spank_grow(job_desc_msg_t *job, size_t more);
 void spank_add(job_desc_msg_t *job, const char *name_value);
 
-/* text.c: the name of the first text with a control character, and the character;
- * NULL: there is none. */
+/* text.c: the name of the first text with a control character, and the character, or 0 and the
+ * text that makes all of them too long; NULL: there is none. */
 const char *text_with_control(const job_desc_msg_t *job, unsigned *byte);
 
 /* record.c: what slurmctld says of a job that it has, and of itself. */

@@ -204,8 +204,10 @@ static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char
 
 	if (worker_watches())
 		return SLURM_SUCCESS;
-	if ((what = text_with_control(job, &byte)))
+	if ((what = text_with_control(job, &byte)) && byte)
 		return refuse(why, EINVAL, "carma: the job's %s has a control character (byte %u); remove it", what, byte);
+	if (what)
+		return refuse(why, EINVAL, "carma: the job's %s is too long; shorten it", what);
 	if (worker_recovers(partitions, name, sizeof(name)) && !administrator(uid))
 		return refuse(why, ESLURM_ACCESS_DENIED, "carma: partition %s accepts jobs only from CARMA; name another", name);
 	return SLURM_SUCCESS;
@@ -302,11 +304,17 @@ static bool names(const job_desc_msg_t *job, const char *gres)
 	       contains(job->cpus_per_tres, gres) || contains(job->mem_per_tres, gres);
 }
 
+/* Of tasks for each GPU slurmctld makes GPUs, where the job names none (gres_job_state_validate()). */
+static bool names_gpus(const job_desc_msg_t *job)
+{
+	return names(job, "gpu") || (job->ntasks_per_tres && job->ntasks_per_tres != NO_VAL16);
+}
+
 /* slurmctld makes the job's GRES anew if one of these is given. */
 static bool changes_gres(const job_desc_msg_t *job)
 {
 	return job->tres_per_node || job->tres_per_job || job->tres_per_socket || job->tres_per_task ||
-	       job->cpus_per_tres || job->mem_per_tres;
+	       job->cpus_per_tres || job->mem_per_tres || names_gpus(job);
 }
 
 static bool changes_nodes(const job_desc_msg_t *job)
@@ -336,13 +344,13 @@ static bool breaks_booking(const job_desc_msg_t *job, job_record_t *record)
 		return false;
 	switch (record_booking(record)) {
 	case NO_BOOKING:
-		return names(job, "gpu") && is_managed(job, record);
+		return names_gpus(job) && is_managed(job, record);
 	case BOOKED:
 		return changes_gres(job);
 	case BOOKED_BY_NODES:
 		return true;
 	default: /* a slurmctld that does not say: what a booking may be about stays */
-		return names(job, "gpu");
+		return names_gpus(job);
 	}
 }
 

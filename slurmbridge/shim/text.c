@@ -78,14 +78,20 @@ static const struct {
 	FIELD(work_dir, "working directory"),
 };
 
+/* All of a job's texts together. slurmctld takes up to 128 KiB of one, but looks at the lengths later, and has a change
+ * of an array checked here for each of its tasks, under its locks. */
+#define MOST_BYTES (512 << 10)
+
 const char *text_with_control(const job_desc_msg_t *job, unsigned *byte)
 {
+	size_t left = MOST_BYTES;
+
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
 		const unsigned char *c = *(const unsigned char *const *)((const char *)job + texts[i].at);
 
-		for (; c && *c; c++) {
-			if (*c < 0x20 || *c == 0x7f) {
-				*byte = *c;
+		for (; c && *c; c++, left--) {
+			if (!left || *c < 0x20 || *c == 0x7f) {
+				*byte = left ? *c : 0;
 				return texts[i].what;
 			}
 		}

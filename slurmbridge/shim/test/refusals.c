@@ -73,6 +73,18 @@ void check_texts(void)
 		snprintf(why, sizeof(why), "carma: the job's %s has a control character (byte 10); remove it", some[i].what);
 		refused(&job, A_USER, EINVAL, why);
 	}
+	/* Of a text without an end as little is read as of others. */
+	for (size_t more = 0; more < 2; more++) {
+		empty(&job);
+		job.comment = malloc((512 << 10) + 2);
+		memset(job.comment, 'x', (512 << 10) + 1);
+		job.comment[(512 << 10) + more] = '\0';
+		if (more)
+			refused(&job, A_USER, EINVAL, "carma: the job's comment is too long; shorten it");
+		else
+			taken(&job, A_USER);
+		clear(&job);
+	}
 	/* What is free text stays so. */
 	char *argv[] = { "job.sh", "two\nlines" };
 	empty(&job);
@@ -144,6 +156,10 @@ static void change(const char *env, bool gpus, bool nodes, bool others)
 		CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 	}
+	empty(&job);
+	job.ntasks_per_tres = 1;
+	CHECK(MODIFY(&job, record, A_USER, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+	CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 	for (int i = 0; i < 5; i++) {
 		empty(&job);
 		*(i == 0 ? &job.min_nodes : i == 1 ? &job.max_nodes : &job.num_tasks) = 1;
@@ -258,6 +274,10 @@ static void check_added(void)
 	CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 	job.tres_per_node = GRES "x:1";
 	CHECK(MODIFY(&job, record, A_USER, NULL) == SLURM_SUCCESS);
+	job.tres_per_node = NULL;
+	job.ntasks_per_tres = 1; /* slurmctld makes a GPU for each task of this */
+	CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED);
+	CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 	free(record);
 }
 
