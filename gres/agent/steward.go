@@ -135,7 +135,7 @@ func (s *Steward) decide(ctx context.Context, partitions []string, now time.Dura
 		return
 	}
 	if err := s.place(ctx, &d); err != nil {
-		s.Log.Warn("place a hold; other requests come first for a while", "job", d.Job.ID, "node", d.Node, "error", err)
+		s.Log.Warn("place a hold", "job", d.Job.ID, "node", d.Node, "error", err)
 		s.refused[requestOf(d.Job)] = now + steward.VainAfter
 		return
 	}
