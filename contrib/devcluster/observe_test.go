@@ -26,6 +26,8 @@ type observed struct {
 	idle  map[string]bool   // ids of jobs seen as idle in carma-node status
 	gaps  []gap
 	pace  pace
+
+	slowest float64 // seconds, of the questions for all jobs
 }
 
 // gap is a time without an agent on a node.
@@ -121,7 +123,9 @@ func without(jobs map[string]seen) (n int) {
 // noteStates returns a line for each job, and how many jobs have not ended.
 func (c *observed) noteStates() (queue string, left int) {
 	c.t.Helper()
+	asked := time.Now()
 	queue = c.sh("", "squeue -h -r -t all -o '%i %T %M'")
+	c.slowest = max(c.slowest, time.Since(asked).Seconds())
 	for line := range strings.Lines(queue) {
 		words := strings.Fields(line)
 		c.last[words[0]] = words[1]

@@ -274,7 +274,9 @@ func (c *observed) checkCounted(id string, s seen, a account) {
 		c.t.Errorf("job %s (%s): SM activity of %.1f s, its GPUs counted %.1f to %.1f s", id, s.script, smactS,
 			least.smactS, most.smactS)
 	}
-	if !s.older && late > float64(12+c.pace.late) {
-		c.t.Errorf("job %s: seen %.1f s after its start", id, late)
+	// An agent spends 1/20 of its time on questions about single jobs: where a question takes longer than 0.6 s, the
+	// agent sees jobs later.
+	if !s.older && late > max(float64(12+c.pace.late), 20*c.slowest) {
+		c.t.Errorf("job %s: seen %.1f s after its start; squeue took %.1f s at most", id, late, c.slowest)
 	}
 }
