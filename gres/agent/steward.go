@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +58,7 @@ type Steward struct {
 	ranked   time.Duration
 	counted  time.Duration            // when the nodes were counted
 	rested   time.Duration            // until then the steward rests
-	refused  map[uint32]time.Duration // requests whose hold could not be placed, and until when others come first
+	refused  map[uint32]time.Duration // users for whom no hold could be placed, and until when other users come first
 
 	// sendPreemptors:
 	preemptors preemptors
@@ -129,22 +128,19 @@ func (s *Steward) decide(ctx context.Context, partitions []string, now time.Dura
 	}
 	s.restoreWaits(ctx, queue, nodes)
 	maps.DeleteFunc(s.refused, func(_ uint32, until time.Duration) bool { return until <= now })
-	in.Queue = slices.DeleteFunc(slices.Clone(queue), func(j schedule.Job) bool { return s.refused[requestOf(j)] > now })
+	in.Queue = slices.DeleteFunc(slices.Clone(queue), func(j schedule.Job) bool { return s.refused[j.UID] > now })
 	d, ok := steward.Decide(in)
 	if !ok {
 		return
 	}
 	if err := s.place(ctx, &d); err != nil {
 		s.Log.Warn("place a hold", "job", d.Job.ID, "node", d.Node, "error", err)
-		s.refused[requestOf(d.Job)] = now + steward.VainAfter
+		s.refused[d.Job.UID] = now + steward.VainAfter
 		return
 	}
 	s.Log.Info("a request has waited long; hold placed", "job", d.Hold.JobID, "gpus", d.Hold.GPUs, "mib", d.Hold.MiB,
 		"node", d.Node)
 }
-
-// requestOf is the number of a job, or of the whole array.
-func requestOf(j schedule.Job) uint32 { return cmp.Or(j.ArrayJobID, j.ID) }
 
 // place places a hold, for a task of an array once the task is a job of its own. slurmctld may refuse to change a job
 // for as long as the job waits: by a number of CPUs, say, that does not go with CPUs for each GPU.

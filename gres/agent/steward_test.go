@@ -158,13 +158,15 @@ func TestKeepSteward(t *testing.T) {
 	}
 }
 
-// A request that slurmctld refuses to change comes again after a while, and stands in nobody's way meanwhile.
-func TestKeepStewardPassesOverARefusedRequest(t *testing.T) {
+// A user with a request that slurmctld refuses to change comes again after a while, and stands in nobody's way
+// meanwhile, however many such requests the user has.
+func TestKeepStewardPassesOverRefusedRequests(t *testing.T) {
 	task := schedule.Job{ID: 7, ArrayJobID: 7, ArrayTask: 3, State: "PENDING", Partition: "gpu", Reason: "Constraints",
 		Priority: 2, Eligible: time.Now().Add(-3 * time.Hour), GPUs: 2, MiB: 40536}
-	next := task
-	next.ID, next.ArrayJobID, next.ArrayTask, next.Priority = 9, 0, 0, 1
-	c := &cluster{queue: []schedule.Job{task, next}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"},
+	again, next := task, task
+	again.ID, again.ArrayJobID = 8, 8
+	next.ID, next.ArrayJobID, next.ArrayTask, next.Priority, next.UID = 9, 0, 0, 1, 1001
+	c := &cluster{queue: []schedule.Job{task, again, next}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"},
 		Up: true, Lives: true, GPUs: 4}}, whole: errors.New("invalid generic resource specification")}
 	a := stewardOf(c, "n1")
 	for i := range 3 {

@@ -304,17 +304,19 @@ static bool names(const job_desc_msg_t *job, const char *gres)
 	       contains(job->cpus_per_tres, gres) || contains(job->mem_per_tres, gres);
 }
 
-/* Of tasks for each GPU slurmctld makes GPUs, where the job names none (gres_job_state_validate()). */
-static bool names_gpus(const job_desc_msg_t *job)
+/* Of these slurmctld makes GPUs, where the job names none (gres_job_state_validate()). */
+static bool gives_tasks_per_gpu(const job_desc_msg_t *job)
 {
-	return names(job, "gpu") || (job->ntasks_per_tres && job->ntasks_per_tres != NO_VAL16);
+	return job->ntasks_per_tres && job->ntasks_per_tres != NO_VAL16;
 }
+
+static bool names_gpus(const job_desc_msg_t *job) { return names(job, "gpu") || gives_tasks_per_gpu(job); }
 
 /* slurmctld makes the job's GRES anew if one of these is given. */
 static bool changes_gres(const job_desc_msg_t *job)
 {
 	return job->tres_per_node || job->tres_per_job || job->tres_per_socket || job->tres_per_task ||
-	       job->cpus_per_tres || job->mem_per_tres || names_gpus(job);
+	       job->cpus_per_tres || job->mem_per_tres || gives_tasks_per_gpu(job);
 }
 
 static bool changes_nodes(const job_desc_msg_t *job)
