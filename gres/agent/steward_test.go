@@ -166,7 +166,8 @@ func TestKeepStewardPassesOverRefusedRequests(t *testing.T) {
 	again, next := task, task
 	again.ID, again.ArrayJobID = 8, 8
 	next.ID, next.ArrayJobID, next.ArrayTask, next.Priority, next.UID = 9, 0, 0, 1, 1001
-	c := &cluster{queue: []schedule.Job{task, again, next}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"},
+	queue := []schedule.Job{task, again, next}
+	c := &cluster{queue: queue, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"},
 		Up: true, Lives: true, GPUs: 4}}, whole: errors.New("invalid generic resource specification")}
 	a := stewardOf(c, "n1")
 	for i := range 3 {
