@@ -46,12 +46,12 @@ func using(mib int64, smact, seconds int, more ...string) string {
 
 // pace is by how many real seconds jobs of TestObserve are longer where slurmctld is slow, and how much later agents may
 // see jobs under user-mode-linux.
-type pace struct{ busy, idle, late int }
+type pace struct{ busy, late int }
 
 // measurePace goes by how long squeue takes: agents that spend at most a part of their time on questions about single
-// jobs (1/20, about several at once) must see each job, a step is longer than the time in which no agent runs, and idle
-// jobs must be idle for long enough once seen. Beside fifty jobs squeue took three to four times as long as in an idle
-// cluster. Under user-mode-linux the questions for all jobs (1/100) count, too.
+// jobs (1/20, about several at once) must see each job, and a step is longer than the time in which no agent runs.
+// Beside fifty jobs squeue took three to four times as long as in an idle cluster. Under user-mode-linux the questions
+// for all jobs (1/100) count, too.
 func (c *observed) measurePace() pace {
 	c.t.Helper()
 	start := time.Now()
@@ -59,12 +59,11 @@ func (c *observed) measurePace() pace {
 		c.sh("", "squeue -h")
 	}
 	took := 4 * time.Since(start).Seconds() / 5
-	p := pace{busy: int(20 * took), idle: int(40 * took)}
+	p := pace{busy: int(20 * took)}
 	if underUML {
-		p.idle = int(100 * took)
-		p.late = p.idle
+		p.late = int(100 * took)
 	}
-	c.t.Logf("squeue may take %.2f s: jobs are %d s longer, idle jobs %d s", took, p.busy, p.idle)
+	c.t.Logf("squeue may take %.2f s: jobs are %d s longer", took, p.busy)
 	return p
 }
 
@@ -78,7 +77,13 @@ func (p pace) spike(mib int) string {
 	return fmt.Sprintf("--spike %dM:%ds", mib, (4+p.busy)*observeScale)
 }
 
-func (p pace) sleep(seconds int) string { return fmt.Sprintf("sleep %d", seconds+p.idle) }
+// seenIdle uses nothing until the test has since seen the job as idle in carma-node status (noteIdle): how soon the test
+// looks goes by how long fifty submissions take. A job that is never shown ends after half of the test's patience.
+func seenIdle() string {
+	return fmt.Sprintf("s=$EPOCHSECONDS; for ((i = 0; i < %d; i++)); do "+
+		"(( $(stat -c %%Y idle-$SLURM_JOB_ID 2>/dev/null || echo 0) > s )) && break; sleep 0.5; done",
+		int(patience.Seconds()))
+}
 
 // installHere installs here, a program that runs another with the GPUs of the node: Slurm sets no SIMGPU_STATE.
 func (c *observed) installHere() {
@@ -95,7 +100,7 @@ func (p pace) olderJobs() []seen {
 	return []seen{
 		{user: alice, options: "-w n1 --gres=gpu:1", script: p.using(5001, 50, 55), state: "COMPLETED", gpus: 1,
 			mib: 5001, smact: 50, older: true, note: "when the agent first saw the job"},
-		{user: bob, options: "-w n1 --gres=gpu:2", script: p.sleep(60), state: "COMPLETED", gpus: 2, older: true, idle: true},
+		{user: bob, options: "-w n1 --gres=gpu:2", script: seenIdle(), state: "COMPLETED", gpus: 2, older: true, idle: true},
 	}
 }
 
@@ -206,13 +211,13 @@ func (p pace) steppedJobs() []seen {
 // idleJobs leave GPUs idle, all the time or at the end.
 func (p pace) idleJobs() []seen {
 	return []seen{
-		{user: alice, options: "--gres=gpu:1", script: p.sleep(24), state: "COMPLETED", gpus: 1, idle: true, note: unused},
-		{user: bob, options: "--gres=gpu:1", script: p.sleep(24) + "; exit 4", state: "FAILED", gpus: 1, idle: true, note: unused},
-		{user: carol, options: "--gres=gpu:2", script: p.sleep(24), state: "COMPLETED", gpus: 2, idle: true, note: unused},
-		{user: bob, options: "--gres=gpu:1", script: p.using(2603, 80, 6) + p.sleep(20), state: "COMPLETED", gpus: 1, mib: 2603,
+		{user: alice, options: "--gres=gpu:1", script: seenIdle(), state: "COMPLETED", gpus: 1, idle: true, note: unused},
+		{user: bob, options: "--gres=gpu:1", script: seenIdle() + "; exit 4", state: "FAILED", gpus: 1, idle: true, note: unused},
+		{user: carol, options: "--gres=gpu:2", script: seenIdle(), state: "COMPLETED", gpus: 2, idle: true, note: unused},
+		{user: bob, options: "--gres=gpu:1", script: p.using(2603, 80, 6) + seenIdle(), state: "COMPLETED", gpus: 1, mib: 2603,
 			smact: 80, idle: true, note: unused},
-		{user: alice, interactive: "salloc", options: "--gres=gpu:1", script: p.sleep(24), state: "COMPLETED", gpus: 1,
-			idle: true, note: unused},
+		{user: alice, interactive: "salloc", options: "--gres=gpu:1", script: "bash -c '" + seenIdle() + "'",
+			state: "COMPLETED", gpus: 1, idle: true, note: unused},
 	}
 }
 

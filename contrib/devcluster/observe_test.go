@@ -160,15 +160,7 @@ func (c *observed) untilAllHaveEnded() {
 				done[id] = true
 			}
 		}
-		for _, n := range observedNodes {
-			for _, g := range c.status(n) {
-				for _, l := range g.Leases {
-					if l.Idle {
-						c.idle[fmt.Sprint(l.JobID)] = true
-					}
-				}
-			}
-		}
+		c.noteIdle()
 		if !killed && left < len(c.want)/2 {
 			killed = true
 			g := gap{node: "n2", span: span{seen: now()}}
@@ -181,6 +173,21 @@ func (c *observed) untilAllHaveEnded() {
 	}
 	if !killed {
 		c.t.Error("no agent was killed in the middle")
+	}
+}
+
+// noteIdle notes the jobs that carma-node status shows as idle, and ends their wait (seenIdle).
+func (c *observed) noteIdle() {
+	c.t.Helper()
+	for _, n := range observedNodes {
+		for _, g := range c.status(n) {
+			for _, l := range g.Leases {
+				if id := fmt.Sprint(l.JobID); l.Idle {
+					c.idle[id] = true
+					c.sh("", "touch idle-"+id)
+				}
+			}
+		}
 	}
 }
 
