@@ -80,13 +80,6 @@ static void add_comment(job_desc_msg_t *job, const char *token)
 	}
 }
 
-/* The node reads advice there: no user writes it (slurmctld takes AdminComment from any client). */
-static void clean_comment(job_desc_msg_t *job, uint32_t uid)
-{
-	if (job->admin_comment && strstr(job->admin_comment, "carma-advice=") && !administrator(uid))
-		set(&job->admin_comment, "");
-}
-
 /* What the user has said on the command line, or an earlier plugin, stays. */
 static void set_signal(job_desc_msg_t *job, const char *text)
 {
@@ -268,7 +261,6 @@ static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	int rc;
 
 	spank_clean(job);
-	clean_comment(job, submit_uid);
 	if (off())
 		return SLURM_SUCCESS;
 	rc = check(job, *TEXT(job->partition) ? job->partition : record_default_partition(), submit_uid, &why);
