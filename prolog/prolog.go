@@ -168,6 +168,7 @@ type launch struct {
 	booking    *tres.List // as slurmctld has it; nil: nobody has asked
 	kept       bool       // GPUs are kept for the job, or none are to be kept
 	behind     time.Time  // when another job of the user was last seen to have waited for longer
+	refused    time.Time  // when the log last said why no GPU fits
 	told       bool       // the user has been told why the job waits
 	stays      bool       // the job cannot return to the queue
 	yielding   yielding

@@ -3,6 +3,7 @@
 package prolog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -653,6 +654,26 @@ func TestPrologWaits(t *testing.T) {
 				t.Errorf("told %d times, want %d: %v", n, want, w.slurm.calls)
 			}
 		})
+	}
+}
+
+// A job that waits in its Prolog looks each second; the log says once in five minutes why no GPU fits.
+func TestRefusalsAreLoggedSeldom(t *testing.T) {
+	w := newWorld(t)
+	var log bytes.Buffer
+	w.Log = slog.New(slog.NewTextHandler(&log, nil))
+	l := &launch{Hook: hook(7), node: w.Node}
+	of := choose.Decision{Refusals: []choose.Refusal{{UUID: "GPU-0"}, {UUID: "GPU-1"}}}
+	for range 100 {
+		l.logRefusals(of)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 3 {
+		t.Errorf("%d lines of a hundred rounds:\n%s", n, log.String())
+	}
+	l.refused = l.refused.Add(-refusalsEvery)
+	l.logRefusals(of)
+	if n := strings.Count(log.String(), "\n"); n != 6 {
+		t.Errorf("five minutes later: %d lines\n%s", n, log.String())
 	}
 }
 
