@@ -33,8 +33,17 @@ func TestAttackNextUser(t *testing.T) {
 	}{
 		{"a stopped server", func(pipes []string) { c.stopServers(pipes) }},
 		{"servers that are stopped whenever they are seen", func(pipes []string) {
-			stop = c.background(alice, fmt.Sprintf("while :; do pkill -STOP -u %s -f '^nvidia-cuda-mps-server'; sleep %.2f; done",
-				alice, pause.Seconds()))
+			// Children of this cluster's daemons: alice has servers in the clusters of other tests, too.
+			stop = c.background(alice, fmt.Sprintf("while :; do pkill -STOP -u %s -f '^nvidia-cuda-mps-server' "+
+				"-P \"$(pgrep -d, -f '^%s/lib/nvidia-cuda-mps-control -d')\"; sleep %.2f; done", alice, c.dir, pause.Seconds()))
+			c.eventually(func() (states string) {
+				for _, pid := range c.servers(alice) {
+					text, _ := os.ReadFile("/proc/" + pid + "/stat")
+					_, state, _ := strings.Cut(string(text), ") ")
+					states += state
+				}
+				return states
+			}, "T ")
 			time.Sleep(20 * pause)
 		}},
 		{"a connection that says nothing", func(pipes []string) { c.keep("silent", pipes) }},
