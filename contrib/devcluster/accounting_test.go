@@ -87,14 +87,15 @@ func (c *cluster) learn(sbatch, want string) {
 func TestLearnedSharing(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
-	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("10G"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("10240"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	script := filepath.Join(c.dir, "jobs", "learn.sh")
-	if err := os.WriteFile(script, []byte("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\nsimjob --mem $(cat size) "+
-		"--smact 30 --ramp 1s --duration 30s\n"), 0o755); err != nil {
+	if err := os.WriteFile(script, []byte("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\nsimjob --mem $(cat size)M --smact 30"+
+		untilPeak("$(cat size)")), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	c.notePeaks()
 	learned := func(mib int) {
 		t.Helper()
 		c.learn("sbatch --parsable -H "+script, fmt.Sprintf(`"method":"history".*"reserve_mib":%d\b`, mib))
@@ -131,7 +132,7 @@ func TestLearnedSharing(t *testing.T) {
 	expect("second run", once("COMPLETED"), "shared", "history", 11264, 1)
 	learned(10752)
 	expect("third run", once("COMPLETED"), "shared", "history", 10752, 1)
-	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("20G"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("20480"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	grown := once("COMPLETED")
@@ -157,9 +158,8 @@ func TestForward(t *testing.T) {
 		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
 		ids = append(ids, id)
 	}
-	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3900M --smact 20 --ramp 0s "+
-		"--duration 40s\nsimjob --mem 8G --smact 20 --ramp 0s --duration "+
-		"10s\n")
+	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3900M --smact 20"+untilPeak("3900")+
+		"simjob --mem 8G --smact 20 --ramp 0s --duration 10s\n")
 	c.eventually(func() string { return c.job(oom, "%P") }, "gpu-recovery")
 	c.sh(alice, "scancel "+strings.Join(ids, " "))
 	c.ends(oom, "COMPLETED")
@@ -288,15 +288,12 @@ func TestMemoryOfJobs(t *testing.T) {
 	var ids []string
 	for user, gib := range map[string]int64{alice: 6, bob: 4} {
 		ids = append(ids, c.sbatch(user, "", fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem %dG --smact 10 "+
-			"--ramp 0s --duration 90s\n", gib)))
+			"--ramp 0s --duration 10h &\nuntil [ -e seen ]; do sleep 0.2; done\nkill $!; wait; true\n", gib)))
 		n, _ := strconv.Atoi(ids[len(ids)-1])
 		want[uint32(n)] = 1024 * gib
 	}
-	for _, id := range ids {
-		c.ends(id, "COMPLETED")
-	}
-	c.complete(ids...)
-	for _, reader := range []string{"", alice} {
+	read := func(reader string) {
+		t.Helper()
 		c.eventually(func() string {
 			var v struct {
 				GPUs []struct {
@@ -317,13 +314,21 @@ func TestMemoryOfJobs(t *testing.T) {
 				}
 			}
 			for id, mib := range want {
-				if most[id] < mib || most[id] > mib+1024 || length[id] < 5 { // 9 s, less what a busy machine misses
+				if most[id] < mib || most[id] > mib+1024 || length[id] < 5 {
 					return fmt.Sprintf("%d MiB for %.0f s of job %d, want %d", most[id], length[id], id, mib)
 				}
 			}
 			return "as used"
 		}, "^as used$")
 	}
+	read("")
+	c.sh("", "touch seen")
+	for _, id := range ids {
+		c.ends(id, "COMPLETED")
+	}
+	c.complete(ids...)
+	read("")
+	read(alice)
 }
 
 // Over 500 jobs, jobs and nobody together have used what the GPUs' counters say from

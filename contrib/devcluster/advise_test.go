@@ -177,11 +177,14 @@ func (c *cluster) pictureOf(a asked) picture {
 // advisedRecords runs jobs, and requires their records to have the estimates, and the history to learn.
 func (c *observed) advisedRecords() {
 	c.t.Helper()
-	script := func(line string) string { return line + "\nenv | grep -c SPANK_CARMA\n" + using(9001, 40, length) }
+	used := func(mib int64) string {
+		return fmt.Sprintf("here simjob --mem %dM --smact 40%s", mib, untilPeak(fmt.Sprint(mib)))
+	}
+	script := func(line string) string { return line + "\nenv | grep -c SPANK_CARMA\n" + used(9001) }
 	fixed := c.sbatch(alice, "-w n1 --gres=gpu:1", script("#CARMA mem=10G"))
 	on := c.sbatch(alice, "-w n1 --gres=gpu:1", script("#CARMA on"))
-	several := c.sbatch(bob, "--gres=gpu:1 -N2 -o /dev/null", "#CARMA mem=12G\nsrun "+using(5001, 40, length))
-	unread := c.sbatch(bob, "-w n2 --gres=gpu:1 -o /dev/null", "# CARMA mem=10G\n"+using(7001, 40, length))
+	several := c.sbatch(bob, "--gres=gpu:1 -N2 -o /dev/null", "#CARMA mem=12G\nsrun bash -c "+quote(used(5001))+"\n")
+	unread := c.sbatch(bob, "-w n2 --gres=gpu:1 -o /dev/null", "# CARMA mem=10G\n"+used(7001))
 	for id, want := range map[string]struct {
 		mib, est int64
 		note     string
@@ -205,7 +208,7 @@ func (c *observed) advisedRecords() {
 	c.sh("", "carma-report history --write")
 	again := regexp.MustCompile(`"method":"history","gpus":1,"est_mib":(\d+)`)
 	c.eventually(func() string {
-		p := c.pictureOf(asked{options: "--gres=gpu:1", script: "#CARMA on\nenv | grep -c SPANK_CARMA\n" + using(9001, 40, length)})
+		p := c.pictureOf(asked{options: "--gres=gpu:1", script: script("#CARMA on")})
 		return fmt.Sprint(again.FindStringSubmatch(p.shown))
 	}, ` 9001\]`)
 	out := c.sh(alice, "carma-estimate same.sh --gres=gpu:1")

@@ -35,7 +35,7 @@ func TestAttackLearning(t *testing.T) {
 	}
 	var ids []string
 	for range 8 {
-		ids = append(ids, c.sbatch(alice, "", summary+"simjob --mem 20M --smact 3 --duration 20s\n"))
+		ids = append(ids, c.sbatch(alice, "", summary+"simjob --mem 20M --smact 3"+untilPeak("20")))
 	}
 	for _, id := range ids {
 		c.ends(id, "COMPLETED")

@@ -112,8 +112,7 @@ func attackRecoveryPartition(t *testing.T, c *cluster) {
 		c.sh("", "scontrol update JobId="+held+" Partition=plain; scontrol update JobId="+array+" Partition=gpu || true")
 		before = inside()
 	}
-	// Seen near its limit by several samples: a second lasts 50 ms here.
-	id := c.sbatch(alice, "", strings.Replace(oomOnce, "--duration 4s", "--duration 80s", 1))
+	id := c.sbatch(alice, "", oomOnce)
 	c.ends(id, "COMPLETED")
 	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" {
 		t.Errorf("CARMA's own way there: %+v", r)
@@ -140,6 +139,7 @@ func (c *cluster) forgedArray(what, keys string, targets []string) (id string) {
 // Forged lines where root cancels a job that uses no GPU.
 func attackIdle(t *testing.T, c *cluster) {
 	before, common, _ := victims(c, 1, "")
+	c.seen(1) // the victim's process is on its GPU: else the victim is idle, too
 	id := c.forgedArray("name of an idle job", "", common)
 	c.settings(map[string]string{"idle.after": `"4s"`, "idle.action": `"cancel"`})
 	c.sh(alice, "scontrol release "+id)
@@ -201,13 +201,16 @@ func TestAttackHoldsOnAllNodes(t *testing.T) {
 	if c.publishes() {
 		t.Skip("from Slurm 24.11 on such a job waits in the queue, and the steward holds for one job of a user")
 	}
-	c.settings(map[string]string{"hooks.wait": `"1s"`})
-	var large []string
+	// The jobs' Prologs last as long as the test looks.
+	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"100s"`})
 	for _, node := range []string{"n1", "n2"} {
 		for range 4 { // as booked, the node has room; no GPU has
 			id := c.sbatch(bob, "-w "+node, shares("20G"))
 			c.waiting([]string{id}, "%T %r", "RUNNING None")
 		}
+	}
+	var large []string
+	for _, node := range []string{"n1", "n2"} {
 		id := c.sbatch(alice, "--no-requeue -w "+node, "#SBATCH --gres=gpu:4\n#CARMA mem=19G\nexec sleep 1h\n")
 		c.eventually(func() string { return c.job(id, "%r") }, "Prolog")
 		large = append(large, id)

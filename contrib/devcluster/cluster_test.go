@@ -34,7 +34,8 @@ type cluster struct {
 	dir string
 	env []string
 
-	gone bool // down has been called
+	gone  bool // down has been called
+	peaks sync.Once
 }
 
 const alice, bob, carol = "carma-alice", "carma-bob", "carma-carol"
@@ -238,6 +239,9 @@ func (c *cluster) sbatch(user, options, script string) string {
 	f := filepath.Join(c.dir, "jobs", fmt.Sprintf("s%d.sh", time.Now().UnixNano()))
 	if err := os.WriteFile(f, []byte("#!/bin/bash\n"+script), 0o755); err != nil {
 		c.t.Fatal(err)
+	}
+	if strings.Contains(script, "/peak-") {
+		c.notePeaks()
 	}
 	return c.submit(user, "sbatch --parsable "+options+" "+f, strings.Contains(script, "carma-fault"))
 }

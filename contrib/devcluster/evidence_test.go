@@ -13,7 +13,7 @@ import (
 // ends is a job that books 4 GiB, uses so much of them, prints a text and fails.
 func ends(mib int, text string) string {
 	return fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=4G\n[ \"$SLURM_RESTART_COUNT\" ] && exit 0\n"+
-		"simjob --mem %dM --smact 20 --ramp 0s --duration 8s\ncat >&2 <<'X'\n%s\nX\nexit 1\n", mib, text)
+		"simjob --mem %dM --smact 20%scat >&2 <<'X'\n%s\nX\nexit 1\n", mib, untilPeak(fmt.Sprint(mib)), text)
 }
 
 // What NVML saw, what the text says and how the job ended decide together.
@@ -91,10 +91,12 @@ func TestStartBesideAnEndingNeighbour(t *testing.T) {
 	neighbour := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 7G --smact 10 --duration 10h\n")
 	c.eventually(func() string { return c.job(neighbour, "%T") }, "RUNNING")
 	server := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 2G --smact 10 --duration 10h &\n"+
-		"while squeue -h -j "+neighbour+" | grep -q .; do sleep 1; done\nsleep 2\necho 'AssertionError: Error in memory "+
+		"until [ -e gone ]; do sleep 0.2; done\necho 'AssertionError: Error in memory "+
 		"profiling. Initial free memory 30.12 GiB, current free memory 37.12 GiB.' >&2\nkill %1\nexit 1\n")
 	c.seen(2)
 	c.sh(alice, "scancel "+neighbour)
+	c.eventually(func() string { return c.leased(neighbour) }, "^none$") // the job's record is written before
+	c.sh("", "touch gone")
 	c.eventually(func() string {
 		text, _, _ := c.run("", "carma-report --json -j "+server)
 		return text

@@ -20,15 +20,15 @@ func TestFrameworksShare(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	c.settings(map[string]string{"placement.max_jobs": "4"})
 	needs := map[string]int64{"jax": 6144, "tensorflow": 7168}
-	submit := func(framework, seconds string) string {
+	c.notePeaks()
+	submit := func(framework string) string {
 		path := filepath.Join(c.dir, "jobs", framework+".sh")
 		script := fmt.Sprintf("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
-			"exec simjob --framework %s --mem %dM --smact 10 --ramp 2s --duration $(cat %s/jobs/seconds)\n", framework,
-			needs[framework], c.dir)
-		for name, text := range map[string]string{path: script, filepath.Join(c.dir, "jobs", "seconds"): seconds} {
-			if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			"[ -e forever ] && exec simjob --framework %[1]s --mem %[2]dM --smact 10 --ramp 2s --duration 10h\n"+
+			"simjob --framework %[1]s --mem %[2]dM --smact 10%[3]s", framework, needs[framework],
+			untilPeak(fmt.Sprint(needs[framework])))
+		if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
 		}
 		return c.submit(alice, "sbatch --parsable "+path, false)
 	}
@@ -36,7 +36,7 @@ func TestFrameworksShare(t *testing.T) {
 	for _, run := range []string{"first", "second"} {
 		var ids []string
 		for _, framework := range both {
-			id := submit(framework, "10s")
+			id := submit(framework)
 			c.ends(id, "COMPLETED")
 			ids = append(ids, id)
 			want, booked := needs[framework], int64(40503)
@@ -56,10 +56,11 @@ func TestFrameworksShare(t *testing.T) {
 	// One GPU is left to them. The job is RUNNING before the job's Prolog has leased GPUs.
 	rest := c.sbatch(alice, "", "#SBATCH --gres=gpu:3\n#CARMA policy=exclusive\necho gpu=$CUDA_VISIBLE_DEVICES\nsleep 1h\n")
 	c.gpu(rest)
+	c.sh("", "touch forever")
 	var ids, gpus []string
 	for range 2 {
 		for _, framework := range both {
-			ids = append(ids, submit(framework, "10h"))
+			ids = append(ids, submit(framework))
 		}
 	}
 	c.eventually(func() string { return c.job(strings.Join(ids, ","), "%T") }, `^RUNNING\nRUNNING\nRUNNING\nRUNNING$`)

@@ -73,7 +73,8 @@ func TestShareAndWait(t *testing.T) {
 	// own in use, so that no job on several can join.
 	c.wantCounts("n1", "^carma1:0 carma1-alice:17920 carma2:0 carma3:0 carma4:0 carmaall:4$")
 
-	waits := c.sbatch(bob, "", train("30G", "1s"))
+	waits := c.sbatch(bob, "", strings.NewReplacer("exec ", "", " --ramp 0s --duration 1s\n", untilPeak("9216")).
+		Replace(train("30G", "1s")))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment. One that is told no counts may start
 	// the job, whose Prolog returns the job.
 	waiting := `^PENDING (Constraints|Resources|Priority|None|InvalidAccount)`
@@ -359,7 +360,7 @@ func TestRecovery(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	fillers, complete := c.fill()
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT "+
-		"gpu=$CUDA_VISIBLE_DEVICES >>runs\n"+nearLimit+"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+		"gpu=$CUDA_VISIBLE_DEVICES >>runs\n"+nearLimit+"simjob --mem 12G --smact 10"+untilPeak("12288"))
 	c.eventually(func() string { return c.job(id, "%P") }, "gpu-recovery")
 	complete()
 	c.ends(id, "COMPLETED")

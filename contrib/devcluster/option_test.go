@@ -113,8 +113,9 @@ func TestPartitionsDirective(t *testing.T) {
 func TestLearnApart(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--spank")
-	const train = "case $MODEL in large*) mem=20G;; *) mem=6G;; esac\n" +
-		"exec simjob --mem $mem --smact 20 --ramp 1s --duration 20s\n"
+	train := "case $MODEL in large*) mem=20480;; *) mem=6144;; esac\n" +
+		"simjob --mem ${mem}M --smact 20" + untilPeak("$mem")
+	c.notePeaks()
 	vars := c.file(alice, "vars.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\n#CARMA on vars=SEED,MODEL\n"+train)
 	plain := c.file(alice, "plain.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\n#CARMA on\n"+train)
 	type booked [2][2]int64 // MiB, of the second and the third run, small and large
@@ -217,7 +218,9 @@ func wrapped(train string) map[string]string {
 func TestWrappersLearn(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
-	const train = "simjob --mem 6G --smact 20 --ramp 1s --duration 20s"
+	const train = "./train"
+	c.file(alice, "train", "#!/bin/bash\nsimjob --mem 6G --smact 20"+untilPeak("6144"))
+	c.notePeaks()
 	tools := wrapped(train)
 	for task := range 2 {
 		ids := map[string]string{}

@@ -5,6 +5,7 @@
 package devcluster_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,15 +17,14 @@ import (
 )
 
 // nearLimit is seen on the GPU near the limit of a job that books 8 GiB.
-const nearLimit = "simjob --mem 7800M --smact 10 --ramp 0s --duration 4s\n"
+var nearLimit = "simjob --mem 7800M --smact 10" + untilPeak("7800")
 
 // oomOnce outgrows what it booked, as NVML sees, and fits alone on a GPU.
-const oomOnce = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n" + nearLimit +
+var oomOnce = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n" + nearLimit +
 	"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n"
 
 // oomLater is one command that does the same.
-const oomLater = "sh -c 'simjob --mem 7800M --smact 10 --ramp 0s --duration 6s; " +
-	"exec simjob --mem 12G --smact 10 --ramp 0s --duration 1s'"
+var oomLater = "sh -c '" + nearLimit + "exec simjob --mem 12G --smact 10 --ramp 0s --duration 1s'"
 
 func (c *cluster) adminComment(id string) string {
 	m := regexp.MustCompile(`(?m)AdminComment=(.*)$`).FindStringSubmatch(c.sh("", "scontrol show job "+id))
@@ -149,8 +149,12 @@ func TestRequeueRules(t *testing.T) {
 	any := c.sbatch(alice, "-d afterany:"+first, "echo $(squeue -h -t all -j "+first+" -o %T)\n")
 	wait := make(chan error, 1)
 	go func() {
-		_, _, err := c.run(alice, "sbatch --wait --wrap 'true' --gres=gpu:1 >/dev/null; printf "+
-			"'#!/bin/bash\n"+strings.ReplaceAll(oomOnce, "\n", `\n`)+"' >w.sh; sbatch --wait w.sh")
+		// sbatch looks after 2 s and after 10 s, and takes a job that completes for one that has ended (docs/situations.md).
+		script := c.file(alice, "waited.sh", "#!/bin/bash\n"+strings.Replace(oomOnce, nearLimit, "sleep 4\n"+nearLimit, 1))
+		out, stderr, err := c.run(alice, "sbatch --wait --wrap 'true' --gres=gpu:1 >/dev/null; sbatch --wait "+script)
+		if err != nil {
+			err = fmt.Errorf("%w: %s%s", err, out, stderr)
+		}
 		wait <- err
 	}()
 	c.ends(first, "COMPLETED")

@@ -42,8 +42,8 @@ func TestSlurmUser(t *testing.T) {
 	if r := c.report(again); !r.OOM || r.Attempts != 2 || r.State != "COMPLETED" {
 		t.Errorf("a job that ran out of memory: %+v", r)
 	}
-	const runs = "simjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"
-	const shortly = "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n" + runs
+	runs := "simjob --mem 3G --smact 20" + untilPeak("3072")
+	shortly := "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n" + runs
 	script := c.file(alice, "learned.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\n"+runs)
 	first := c.submit(alice, "sbatch --parsable -o /dev/null "+script, false)
 	c.ends(first, "COMPLETED")
