@@ -103,6 +103,18 @@ func attackOwner(t *testing.T, c *cluster) {
 		c.eventually(func() string { return c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu show", c.dir)) }, `10240`)
 		victims = append(victims, victim{id, disguise})
 	}
+	for _, v := range victims { // the agent has read both on the victim's GPU
+		c.eventually(func() string {
+			for _, g := range c.status("n1") {
+				for _, l := range g.Leases {
+					if fmt.Sprint(l.JobID) == v.id && g.UsedMiB >= 13<<10 {
+						return "read"
+					}
+				}
+			}
+			return "not read"
+		}, "^read$")
+	}
 	time.Sleep(5 * time.Second)
 	leases := c.leases("n1")
 	for _, v := range victims {

@@ -115,7 +115,9 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsimjob --mem 8G --smact 5 --ramp 0s --duration 10h &\n"+
 			"until [ -e over ]; do sleep 0.5; done\nkill $!\n")
 	}
-	c.sh("", "scontrol requeue "+id)
+	c.sh("", "scontrol requeuehold "+id)
+	c.eventually(func() string { return c.leased(id) + " " + c.leases("n1") }, `^none \d+ \d+ \d+ \d+$`)
+	c.sh("", "scontrol release "+id)
 	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, `"carmahold":"`+id)
 	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as the node sets it that returns a job to the queue
 	c.eventually(func() string { return c.job(id, "%r") }, "BeginTime")
@@ -185,10 +187,11 @@ const longest = 40 * time.Second
 // more arrive than can leave, until stop is called.
 func (c *cluster) stream() (stop func()) {
 	small := func(d time.Duration) {
-		c.run(alice, fmt.Sprintf("printf '#!/bin/sh\\n#SBATCH --gres=gpu:1\\n#CARMA mem=10G\\nexec simjob --mem 8G "+
-			"--smact 5 --ramp 0s --duration %ds\\n' | sbatch -o /dev/null", int(d.Seconds())))
+		c.run(alice, fmt.Sprintf("printf '#!/bin/sh\\n#SBATCH --gres=gpu:1\\n#CARMA mem=10G\\nsimjob --mem 8G --smact 5 "+
+			"--ramp 0s --duration 10h &\\nuntil [ -e full ]; do sleep 0.2; done\\nsleep %d\\nkill $!\\nwait\\n' | "+
+			"sbatch -o /dev/null", int(d.Seconds())))
 	}
-	for i := range 16 { // of all ages
+	for i := range 16 {
 		small(longest * time.Duration(16-i) / 16)
 		if i%4 == 3 && i < 12 {
 			// One of them that is returned to the queue would be passed by those that come later, and be
@@ -196,6 +199,8 @@ func (c *cluster) stream() (stop func()) {
 			c.eventually(func() string { return fmt.Sprint(len(strings.Fields(c.leases("n1"))) > i) }, "true")
 		}
 	}
+	c.wantCounts("n1", "^carma1:0 carma2") // three on each GPU
+	c.sh("", "touch full")                 // from now on they are of all ages
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -210,7 +215,6 @@ func (c *cluster) stream() (stop func()) {
 			}
 		}
 	}()
-	c.wantCounts("n1", "^carma1:0 carma2") // three on each GPU
 	return func() { close(quit); <-done }
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -101,7 +102,14 @@ func TestKilledMPSDaemons(t *testing.T) {
 	c.eventually(func() string {
 		return c.sh("", "find "+c.dir+"/run/n1/mps -name control | wc -l")
 	}, "^4$")
+	daemons := func() []string {
+		return strings.Fields(c.sh("", "pgrep -f '^"+c.dir+"/lib/nvidia-cuda-mps-control -d' || true"))
+	}
+	killed := daemons()
 	c.sh("", "pkill -9 -f '^"+c.dir+"/lib/nvidia-cuda-mps-control -d'")
+	c.eventually(func() string { // the successors are there, among the sockets of the killed
+		return fmt.Sprint(len(slices.DeleteFunc(daemons(), func(pid string) bool { return slices.Contains(killed, pid) })))
+	}, "^4$")
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY\n"+
 		"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
 	c.eventually(func() string { return c.clients("n1") }, "^1$")

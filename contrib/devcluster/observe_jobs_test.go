@@ -98,8 +98,9 @@ func (c *observed) installHere() {
 // olderJobs start before the node's agent does.
 func (p pace) olderJobs() []seen {
 	return []seen{
-		{user: alice, options: "-w n1 --gres=gpu:1", script: p.using(5001, 50, 55), state: "COMPLETED", gpus: 1,
-			mib: 5001, smact: 50, older: true, note: "when the agent first saw the job"},
+		{user: alice, options: "-w n1 --gres=gpu:1", state: "COMPLETED", gpus: 1, mib: 5001, smact: 50, older: true,
+			note: "when the agent first saw the job", script: strings.TrimSpace(p.using(5001, 50, 3600)) + " &\n" +
+				"until [ -e older-seen ]; do sleep 0.5; done\nkill $!\nwait\ntrue"},
 		{user: bob, options: "-w n1 --gres=gpu:2", script: seenIdle(), state: "COMPLETED", gpus: 2, older: true, idle: true},
 	}
 }
@@ -111,7 +112,7 @@ func (p pace) mixedJobs() []seen {
 
 // endedJobs end otherwise than well.
 func (p pace) endedJobs() []seen {
-	grow := "--ramp 200s"
+	grow := "--ramp 600s" // the agent looks between 30,000 MiB and the end
 	oom := func(options string, more ...string) seen {
 		return seen{user: bob, options: options, script: p.using(50000, 50, 90, append(more, grow)...), state: "FAILED",
 			recorded: "OUT_OF_MEMORY", gpus: 1, mib: -1, smact: 50, note: "ran out of GPU memory"}

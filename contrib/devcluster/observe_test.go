@@ -73,6 +73,8 @@ func TestObserve(t *testing.T) {
 	time.Sleep(35 * time.Second)
 	c.restart("agent", "n1")
 	c.submitAll(c.pace.mixedJobs())
+	c.peaked(older[0], 5001)
+	c.sh("", "touch older-seen")
 	c.untilAllHaveEnded()
 	for id, s := range c.want {
 		if c.last[id] != s.state {
@@ -84,9 +86,6 @@ func TestObserve(t *testing.T) {
 	}
 	c.truth.stop()
 	records := c.recordsOf(len(c.want) - without(c.want))
-	time.Sleep(5 * time.Second) // until the samples have the last of the jobs, too
-	total := counter() - before
-	inSamples, unowned := c.sampled()
 	joules := 0.0
 	for _, a := range records {
 		if a.EnergyJ == nil {
@@ -95,12 +94,20 @@ func TestObserve(t *testing.T) {
 		}
 		joules += *a.EnergyJ
 	}
-	off := 100 * (joules + unowned - total) / total
-	t.Logf("%d jobs submitted, %d records; counters %.0f J, samples %.0f J, jobs %.0f J, nobody %.0f J: off by %.2f %%",
-		len(c.want), len(records), total, inSamples, joules, unowned, off)
-	if math.Abs(off) > 1 {
-		t.Errorf("jobs and nobody are off by %.2f %%", off)
-	}
+	time.Sleep(5 * time.Second) // until the samples have the last of the jobs, too
+	said, limit := "", (counter()-before)/100
+	c.eventually(func() string { // an agent without a processor is late with its samples
+		total := counter() - before
+		inSamples, unowned := c.sampled()
+		off := joules + unowned - total
+		said = fmt.Sprintf("%d jobs submitted, %d records; counters %.0f J, samples %.0f J, jobs %.0f J, nobody %.0f J: "+
+			"off by %.0f J", len(c.want), len(records), total, inSamples, joules, unowned, off)
+		if math.Abs(off) > limit {
+			return said + fmt.Sprintf(", more than %.0f J", limit)
+		}
+		return "jobs and nobody have the energy of the GPUs"
+	}, "^jobs and nobody have")
+	t.Log(said)
 	for _, id := range slices.Sorted(maps.Keys(c.want)) {
 		c.checkSeen(id, c.want[id], records)
 	}
@@ -226,7 +233,9 @@ func (c *observed) killedInTheMiddle() {
 		ids = append(ids, c.sbatch(alice, "-w n1 -o /dev/null --gres=gpu:1", script))
 	}
 	c.eventually(func() string { return c.leases("n1") }, strings.Repeat(`\d+ ?`, 4))
-	time.Sleep(2 * time.Second) // the agent measures them
+	for i, id := range ids {
+		c.peaked(id, int64(2000+i))
+	}
 	c.stopAgent("n1", "KILL")
 	c.sh("", "touch agent-killed")
 	c.ends(ids[0], "COMPLETED")

@@ -87,7 +87,7 @@ func TestTasksWaitForTheirGPU(t *testing.T) {
 // queue has Slurm's own line.
 func TestInteractiveWaits(t *testing.T) {
 	c := up(t, "--nodes", "1", "--spank")
-	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"2s"`, "hooks.deadline": `"2s"`})
+	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"2s"`, "hooks.deadline": `"5s"`})
 	c.restart("slurmctld")
 	for range 4 {
 		c.gpu(c.sbatch(bob, "", train("30G", "10h")))

@@ -30,8 +30,8 @@ echo restart=$SLURM_RESTART_COUNT reason=$CARMA_RETRY_REASON from=$(cat $SLURM_J
 [ -s $SLURM_JOB_ID.ckpt ] && exit 0
 RUN simjob --mem 4G --smact 10 --duration 1h --checkpoint $SLURM_JOB_ID.ckpt
 `
-	step := c.sbatch(alice, "", strings.NewReplacer("SIGNAL", "USR1@30", "RUN", "srun").Replace(script))
-	batch := c.sbatch(alice, "", strings.NewReplacer("SIGNAL", "B:USR1@30", "RUN", "exec").Replace(script))
+	step := c.sbatch(alice, "", strings.NewReplacer("SIGNAL", "USR1@10", "RUN", "srun").Replace(script))
+	batch := c.sbatch(alice, "", strings.NewReplacer("SIGNAL", "B:USR1@10", "RUN", "exec").Replace(script))
 	c.sh("", "printf '#!/bin/sh\n#CARMA mem=8G\nexec sleep 1h\n' >"+c.dir+"/jobs/long.sh")
 	out, stderr, err := c.answered(alice, "sbatch --parsable --gres=gpu:1 -t 10 long.sh")
 	if err != nil || !strings.Contains(stderr,

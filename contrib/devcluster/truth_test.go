@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,7 +103,7 @@ func (c *cluster) script(j *scripted, lines string) {
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
-	j.id = c.sh(j.user, "sbatch --parsable "+path)
+	j.id = c.submit(j.user, "sbatch --parsable "+path, false)
 }
 
 // times reads when the job's process began and ended; one that was killed ended with
@@ -200,7 +201,7 @@ func TestRecordsAreTrue(t *testing.T) {
 	check(two...)
 	check(solo)
 	check(killed)
-	three := []*scripted{job("three-a", alice, 8, 30, 30), job("three-b", alice, 6, 50, 20),
+	three := []*scripted{job("three-a", alice, 8, 30, 60), job("three-b", alice, 6, 50, 50),
 		job("three-c", alice, 4, 20, 20)}
 	for _, j := range three {
 		c.script(j, shared(j))
@@ -252,7 +253,17 @@ func TestRecordsAreTrue(t *testing.T) {
 		*victim.PeakMiB != 20*1024 || len(victim.Neighbours) != 1 || len(beside.Neighbours) != 1 {
 		t.Errorf("victim %+v\nbeside %+v", victim.account, beside.account)
 	}
-	near(victim, "wait and run", &victim.RunS, victim.LeaseS, 0.3)
+	took := 0.0 // from the beginning of the Prologs to their leases
+	for _, m := range regexp.MustCompile(`msg=leased took=(\S+)`).FindAllStringSubmatch(c.hookLog(victim.id), -1) {
+		d, err := time.ParseDuration(m[1])
+		if err != nil {
+			t.Error(err)
+		}
+		took += d.Seconds()
+	}
+	if off := victim.RunS - victim.LeaseS; off < -0.3 || off > took+0.3 {
+		t.Errorf("victim: ran %.1f s with leases of %.1f s; its Prologs took %.1f s", victim.RunS, victim.LeaseS, took)
+	}
 	if victim.WaitS == nil || math.Abs(*victim.WaitS+victim.RunS-(victim.End-victim.Submit)) > 0.1 {
 		t.Errorf("victim: waited %v and ran %.1f of %.1f s", victim.WaitS, victim.RunS, victim.End-victim.Submit)
 	}
