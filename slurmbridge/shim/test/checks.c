@@ -103,7 +103,7 @@ void check_answers(void)
 	job_desc_msg_t job;
 	char *err;
 
-	CHECK(submit(&job, "refuse", &err) == ESLURM_INVALID_GRES && !strcmp(err, "carma: line 1: no"));
+	CHECK(told(&job, submit(&job, "refuse", &err), &err) == ESLURM_INVALID_GRES && !strcmp(err, "carma: line 1: no"));
 	CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && !job.spank_job_env_size);
 	free(err);
 	clear(&job);
@@ -120,7 +120,7 @@ void check_slot(void)
 	job_desc_msg_t job;
 	char *err;
 
-	CHECK(submit(&job, "slot", &err) == SLURM_SUCCESS && !strcmp(err, "carma: cut"));
+	CHECK(told(&job, submit(&job, "slot", &err), &err) == SLURM_SUCCESS && !strcmp(err, "carma: cut"));
 	CHECK(job.time_limit == 240 && job.requeue == 1);
 	CHECK(job.warn_signal == 10 && job.warn_time == 300 && job.warn_flags == KILL_JOB_BATCH);
 	free(err);
@@ -142,7 +142,7 @@ void check_keys(void)
 	char *long_one, *err;
 	job_desc_msg_t job;
 
-	CHECK(submit(&job, "keys", &err) == SLURM_SUCCESS && !strcmp(err, ";"));
+	CHECK(told(&job, submit(&job, "keys", &err), &err) == SLURM_SUCCESS && !strcmp(err, ";"));
 	free(err);
 	clear(&job);
 	empty(&job);
@@ -151,7 +151,7 @@ void check_keys(void)
 	job.env_size = 4;
 	add_spank(&job, "_SLURM_SPANK_OPTION_carma_carma=mem=1G");
 	err = NULL;
-	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !strcmp(err, "mem=1G;mem=2G"));
+	CHECK(told(&job, job_submit(&job, A_USER, &err), &err) == SLURM_SUCCESS && !strcmp(err, "mem=1G;mem=2G"));
 	CHECK(!strcmp(spank(&job, "_SLURM_SPANK_OPTION_carma_carma"), "mem=1G")); /* it stays */
 	free(err);
 	CHECK(asprintf(&long_one, "_SLURM_SPANK_OPTION_carma_carma=%05000d", 0) > 0);
@@ -159,7 +159,7 @@ void check_keys(void)
 	job.spank_job_env[0] = long_one;
 	job.env_size = 2;
 	err = NULL;
-	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && strlen(err) == CARMA_KEYS_MAX + 1);
+	CHECK(told(&job, job_submit(&job, A_USER, &err), &err) == SLURM_SUCCESS && strlen(err) == CARMA_KEYS_MAX + 1);
 	free(err);
 	job.environment = NULL;
 	clear(&job);
@@ -178,20 +178,20 @@ void check_vars(void)
 	job.environment = env;
 	job.env_size = 7;
 	err = NULL;
-	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS &&
+	CHECK(told(&job, job_submit(&job, A_USER, &err), &err) == SLURM_SUCCESS &&
 	      !strcmp(err, "EMPTY=\x1fMODEL=small\x1fNONE=\x1fSIZE=7=7\x1f"));
 	free(err);
 	CHECK(asprintf(&long_one, "MODEL=%05000d", 0) > 0);
 	env[0] = long_one;
 	err = NULL;
-	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && strlen(err) == CARMA_ARGS_MAX - 1);
+	CHECK(told(&job, job_submit(&job, A_USER, &err), &err) == SLURM_SUCCESS && strlen(err) == CARMA_ARGS_MAX - 1);
 	free(err);
 	free(long_one);
 	env[0] = "XMODEL=no";
 	free(job.script);
 	job.script = strdup("vars A,B,C,D,E,F,G,H,MODEL\n"); /* one more than libcarma names */
 	err = NULL;
-	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS &&
+	CHECK(told(&job, job_submit(&job, A_USER, &err), &err) == SLURM_SUCCESS &&
 	      !strcmp(err, "A=\x1f""B=\x1f""C=\x1f""D=\x1f""E=\x1f""F=\x1fG=\x1fH=\x1f"));
 	free(err);
 	free(job.script);
@@ -201,7 +201,8 @@ void check_vars(void)
 	job.environment = NULL;
 	job.env_size = 0;
 	clear(&job);
-	CHECK(submit(&job, "vars MODEL", &err) == SLURM_SUCCESS && !strcmp(err, CARMA_NO_VALUES)); /* as of srun */
+	CHECK(told(&job, submit(&job, "vars MODEL", &err), &err) == SLURM_SUCCESS);
+	CHECK(!strcmp(err, CARMA_NO_VALUES)); /* as of srun */
 	free(err);
 	clear(&job);
 }

@@ -57,6 +57,7 @@ void clear(job_desc_msg_t *job);
 void add_spank(job_desc_msg_t *job, const char *entry);
 const char *spank(const job_desc_msg_t *job, const char *name);
 int submit(job_desc_msg_t *job, const char *script, char **err_msg);
+int told(job_desc_msg_t *job, int rc, char **err_msg);
 
 /* checks.c */
 void check_annotate(const char *script);

@@ -70,3 +70,15 @@ int submit(job_desc_msg_t *job, const char *script, char **err_msg)
 	*err_msg = NULL;
 	return job_submit(job, A_USER, err_msg);
 }
+
+/* job_submit() again until libcarma, which has 50 ms, has had a word for the user. rc: of the first try. */
+int told(job_desc_msg_t *job, int rc, char **err_msg)
+{
+	for (int tries = 0; !*err_msg && tries < 1000; tries++) {
+		CHECK(rc == SLURM_SUCCESS);
+		nap();
+		rc = job_submit(job, A_USER, err_msg);
+	}
+	CHECK(*err_msg);
+	return rc;
+}
