@@ -327,6 +327,9 @@ func TestObserverAsksAboutCgroups(t *testing.T) {
 	due(20 * time.Second)
 }
 
+// longAgo lets slurmctld be asked again, however long the last answers took.
+func (s *singles) longAgo() { s.asked, s.took = s.asked-observeGap, 0 }
+
 // Where slurmctld takes long to tell of all jobs, each job that comes to a GPU is asked about alone: a short job has a
 // record, of the job's own end and not of the next job on the GPU.
 func TestObserverFindsShortJobs(t *testing.T) {
@@ -360,18 +363,19 @@ func TestObserverFindsShortJobs(t *testing.T) {
 			t.Errorf("the ledger has %q, want %q", held, want)
 		}
 		look(0) // and slurmctld has not heard of the end
-		o.single.asked -= observeGap
+		o.single.longAgo()
 		look(0)
 		j.State, j.End = "COMPLETED", time.Now()
 		slurm.end(id, j)
 	}
 	// Job 10 ends before slurmctld is asked; job 11 has ended before a process came to a GPU.
-	slurm.end(10, sctl.Job{ID: 10, UID: 1000, State: "FAILED", ExitCode: 3, NodeList: "n1", End: time.Now()})
+	late := time.Now().Add(time.Hour) // as soon as can be, on any machine
+	slurm.end(10, sctl.Job{ID: 10, UID: 1000, State: "FAILED", ExitCode: 3, NodeList: "n1", End: late})
 	slurm.end(11, sctl.Job{ID: 11, UID: 1000, State: "COMPLETED", NodeList: "n1", End: time.Now().Add(-time.Minute)})
 	look(10)
 	look(11)
 	look(0)
-	o.single.asked -= observeGap
+	o.single.longAgo()
 	for id := range o.single.changed {
 		o.single.changed[id] -= observeGap
 	}
@@ -410,7 +414,7 @@ func TestObserverFindsIdleJobs(t *testing.T) {
 				t.Fatal(err)
 			}
 			o.look(t.Context(), view{samples: []gres.Sample{sample()}, snapshot: s, owners: owners{}})
-			o.single.asked -= observeGap
+			o.single.longAgo()
 		}
 		return leasesIn(t, b)
 	}
@@ -477,7 +481,7 @@ func TestObserverEndsTheJobBefore(t *testing.T) {
 			}
 		}
 		o.took, slurm.here[100], present = time.Hour, running(100), append(present, 100) // slurmstepds are slow to end
-		o.single.asked -= observeGap
+		o.single.longAgo()
 		held, questions := look(), 1+min(c.before, observedAtOnce)
 		if len(held) != c.before-c.ended+1 || !slices.Contains(held, "a100") || len(k.list()) != c.ended ||
 			slurm.asked != 0 || slurm.single != questions || o.more != (c.before > observedAtOnce) {
