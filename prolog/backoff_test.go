@@ -129,7 +129,12 @@ func TestRecoveryNeedsMemory(t *testing.T) {
 // A start that a co-located job disturbed is tried once more, alone, in the job's own partition; without such a job,
 // or the second time, it stays failed. What a neighbour did is noted where nothing else explains the end.
 func TestNeighboursPart(t *testing.T) {
-	ended := map[uint32]time.Time{8: time.Now().Add(-4 * time.Second)}
+	now := time.Now()
+	past := db.Happened{Ended: map[uint32]time.Time{8: now.Add(-4 * time.Second)}}
+	if got := endedBeside(lease.Held{Neighbours: []uint32{8}}, past, now); got != "job 8 ended on its GPU 4 s before" {
+		t.Error(got)
+	}
+	ended := map[uint32]time.Time{8: now.Add(time.Hour)} // as soon as can be, on any machine
 	for name, c := range map[string]struct {
 		kind    oomscan.Kind
 		past    db.Happened
@@ -138,7 +143,7 @@ func TestNeighboursPart(t *testing.T) {
 		note    string
 	}{
 		"its profiling, a job ended": {oomscan.Profiling, db.Happened{Ended: ended}, "", "gpu",
-			"vLLM found the free memory of the GPU changed at its start: job 8 ended on its GPU 4 s before it failed"},
+			"vLLM found the free memory of the GPU changed at its start: job 8 ended on its GPU 0 s before it failed"},
 		"again": {oomscan.Profiling, db.Happened{Ended: ended}, `carma-retry={"reason":"neighbour","from":"gpu"}`, "",
 			"it was requeued for that before; vLLM found"},
 		"its profiling, others took memory": {oomscan.Profiling,
@@ -148,7 +153,7 @@ func TestNeighboursPart(t *testing.T) {
 			db.Happened{UsedMiB: map[string][]int64{"GPU-0": {4096, 3500}}}, "", "",
 			"vLLM found at its start that the free memory of the GPU had changed; no co-located job"},
 		"nothing said, a job ended": {"", db.Happened{Ended: ended}, "", "",
-			"job 8 ended on its GPU 4 s before it failed; nothing shows that it ran out of memory itself"},
+			"job 8 ended on its GPU 0 s before it failed; nothing shows that it ran out of memory itself"},
 	} {
 		w := newWorld(t)
 		w.stderr.Kind, w.peak, w.records.past = c.kind, 2000, c.past
