@@ -218,6 +218,7 @@ func TestPublish(t *testing.T) {
 	if err := p.Publish(ctx); err != nil || len(s.updates) != 0 {
 		t.Fatalf("an Epilog where no agent publishes: %v, %s", err, s.extra)
 	}
+	begin := time.Now()
 	publishFirst(t, p)
 	s.says(t, "first", `{"carma1":40536,"carma2":40536,"carmaall":2,"rack":4}`)
 	if err := p.Publish(ctx); err != nil || len(s.updates) != 1 {
@@ -234,7 +235,8 @@ func TestPublish(t *testing.T) {
 	if err := p.Book.Release(ctx, jobenv.JobKey{JobID: 7}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Publish(ctx); !errors.Is(err, ErrTooSoon) || len(s.updates) != 2 {
+	err := p.Publish(ctx)
+	if time.Since(begin) < minInterval && (!errors.Is(err, ErrTooSoon) || len(s.updates) != 2) {
 		t.Errorf("a third within a second: %v, %d updates", err, len(s.updates))
 	}
 	time.Sleep(minInterval)
@@ -307,9 +309,9 @@ func TestPublishBesideAPreemptor(t *testing.T) {
 func TestPublishRate(t *testing.T) {
 	s := &fakeSlurm{}
 	p := newPublisher(t, s)
+	begin, changes := time.Now(), 0
 	publishFirst(t, p)
 	ctx := t.Context()
-	begin, changes := time.Now(), 0
 	publish := func() (told bool) {
 		err := p.Publish(ctx)
 		if err != nil && !errors.Is(err, ErrTooSoon) {
@@ -317,7 +319,7 @@ func TestPublishRate(t *testing.T) {
 		}
 		return err == nil
 	}
-	for id := uint32(1); time.Since(begin) < 2*time.Second; id++ {
+	for id := uint32(1); time.Since(begin) < 2*time.Second || changes < 20; id++ {
 		grant(t, p.Book, id, 10240)
 		publish()
 		if err := p.Book.Release(ctx, jobenv.JobKey{JobID: id}); err != nil {
@@ -327,7 +329,7 @@ func TestPublishRate(t *testing.T) {
 		changes += 2
 		time.Sleep(10 * time.Millisecond)
 	}
-	if most := int(time.Since(begin).Seconds()) + 2; len(s.updates) > most || len(s.updates) < 2 || changes < 20 {
+	if most := int(time.Since(begin).Seconds()) + 2; len(s.updates) > most || len(s.updates) < 2 {
 		t.Errorf("%d changes, slurmctld was told %d times, want at most %d", changes, len(s.updates), most)
 	}
 	for !publish() {
@@ -542,22 +544,28 @@ func TestPublishBeforeTheGPUIsReadAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		begin := time.Now()
 		look(15 << 10)
 		grant(t, p.Book, 7, 16<<10)
 		publishFirst(t, p)
 		s.says(t, c.name+" while the job runs", leased)
-		time.Sleep(minInterval)
 		if err := p.Book.Release(t.Context(), jobenv.JobKey{JobID: 7}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.says(t, c.name+" after the job's end", c.before)
+		before := func(when string) {
+			t.Helper()
+			if !c.agent || time.Since(begin) < agentStops { // on a slow machine the agent has stopped by then
+				s.says(t, c.name+when, c.before)
+			}
+		}
+		before(" after the job's end")
 		if _, _, err := p.compare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.says(t, c.name+" at the next comparison", c.before)
+		before(" at the next comparison")
 		time.Sleep(minInterval)
 		look(0)
 		if err := p.Publish(t.Context()); err != nil {
