@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* What must hold of the shim's answers, one by one. */
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "host.h"
+
+atomic_int hold, held;
 
 /* On a machine that is busy elsewhere an answer may come after its 50 ms; the
  * job must then be as it was written, or have whole GPUs and its user be told, and
@@ -237,6 +240,15 @@ void check_keys_of_values(void)
 	CHECK(!strcmp(key[0], key[1]) && strcmp(key[0], key[2]));
 }
 
+/* How often this thread has gone to sleep by itself. */
+static long sleeps(void)
+{
+	struct rusage used;
+
+	CHECK(!getrusage(RUSAGE_THREAD, &used));
+	return used.ru_nvcsw;
+}
+
 /* While the worker does not go on one submission waits for it and no more. Another try on a machine
  * that held up this one. */
 void check_starved(void)
@@ -250,9 +262,11 @@ void check_starved(void)
 		clear(&job);
 		waited = 0;
 		for (double end = now_ms() + 170, at = now_ms(); at < end;) { /* it sleeps 300 ms, 50 are over */
+			long before = sleeps();
+
 			CHECK(submit(&job, "x", &err) == SLURM_SUCCESS && !err);
 			clear(&job);
-			waited += now_ms() - at >= 49;
+			waited += now_ms() - at >= 49 && sleeps() > before; /* without a processor it does not wait */
 			at = now_ms();
 		}
 		do { /* until it answers again */
@@ -272,13 +286,20 @@ void check_stuck(void)
 {
 	job_desc_msg_t job;
 	char *err;
-	double start = now_ms();
+	double start, longest = 0;
 	unsigned long before = errors_logged;
 
-	CHECK(submit(&job, "sleep", &err) == SLURM_SUCCESS && !err);
-	CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && now_ms() - start >= 49);
-	clear(&job);
-	while (now_ms() < start + 220) { /* it sleeps 300 ms */
+	hold = 1;
+	do { /* a worker without a processor does not take the job */
+		nap();
+		start = now_ms();
+		CHECK(submit(&job, "hold", &err) == SLURM_SUCCESS && !err && !strcmp(job.tres_per_node, GRES "gpu:1"));
+		clear(&job);
+		if (now_ms() - start > longest)
+			longest = now_ms() - start;
+	} while (!held);
+	CHECK(longest >= 49);
+	while (now_ms() < start + 220) { /* 50, 150 until it is stuck, and some */
 		CHECK(submit(&job, "x", &err) == SLURM_SUCCESS && !err && !strcmp(job.tres_per_node, GRES "gpu:1"));
 		clear(&job);
 	}
@@ -287,6 +308,7 @@ void check_stuck(void)
 		clear(&job);
 	}
 	CHECK(errors_logged <= before + 1); /* a line a minute */
+	hold = 0;
 	do { /* it answers at last and is asked again */
 		nap();
 		submit(&job, "x", &err);

@@ -3,6 +3,7 @@
  * A library with libcarma's face that answers as the script asks, rightly and
  * wrongly, for the host program.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,9 @@ char *carma_whole(void)
 	return strdup(text);
 }
 
+/* Of the host program. */
+extern atomic_int hold, held;
+
 static int ticks, long_ticks;
 
 char *carma_tick(void)
@@ -87,6 +91,12 @@ char *carma_annotate(const char *ask, size_t len)
 
 	if (!strncmp(script, "sleep", 5)) {
 		usleep(300000);
+		return strdup("tres_per_node late\n");
+	}
+	if (!strncmp(script, "hold", 4)) {
+		for (held = 1; hold;)
+			usleep(1000);
+		held = 0;
 		return strdup("tres_per_node late\n");
 	}
 	if (!strncmp(script, "refuse", 6))

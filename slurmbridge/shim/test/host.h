@@ -3,6 +3,7 @@
 #ifndef HOST_H
 #define HOST_H
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -60,6 +61,7 @@ int submit(job_desc_msg_t *job, const char *script, char **err_msg);
 int told(job_desc_msg_t *job, int rc, char **err_msg);
 
 /* checks.c */
+extern atomic_int hold, held; /* the fake libcarma keeps a call until hold is 0, and says so */
 void check_annotate(const char *script);
 void check_tasks_per_gpu(const char *script);
 void check_forged(const char *script);
