@@ -52,6 +52,7 @@ void end_threads_late(void);
 
 /* job.c */
 double now_ms(void);
+double cpu_ms(void);
 void nap(void);
 void empty(job_desc_msg_t *job);
 void clear(job_desc_msg_t *job);

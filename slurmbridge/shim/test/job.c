@@ -5,12 +5,23 @@
 
 #include "host.h"
 
-double now_ms(void)
+static double ms_of(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+}
+
+double now_ms(void)
+{
+	return ms_of(CLOCK_MONOTONIC);
+}
+
+/* What this thread has worked, however busy the machine is. */
+double cpu_ms(void)
+{
+	return ms_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void nap(void)
