@@ -128,7 +128,7 @@ test-all: $(PROGRESS) ## that, with the tests that take minutes
 	@$(PROGRESS) make "make test$(if $(SHORT),,-all)" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
 
 test-unit: deps-test-unit $(PROGRESS) ## go test ./...
-	@$(PROGRESS) go $(SHORT) ./...
+	@$(PROGRESS) go $(SHORT) -timeout 60m ./...
 
 test-shim: deps-test-shim libcarma shim ## slurmctld's plugin in a host program, under the sanitizers; N= hostile jobs
 	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
@@ -145,7 +145,7 @@ test-placement: simgpu ## many Prologs at once, killed at named places
 # The hooks with files, variables and run directories of every bad kind; the rest of contrib/abuse
 # takes longer (make test-abuse).
 test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile variables and files, on broken nodes
-	@$(PROGRESS) go $(AS_ROOT) -tags abuse -count=1 -run '^TestAbuse(Hook.*|StdErr|BrokenNode)$$' -skip '/hangs$$' ./contrib/abuse
+	@$(PROGRESS) go $(AS_ROOT) -tags abuse -count=1 -timeout 60m -run '^TestAbuse(Hook.*|StdErr|BrokenNode)$$' -skip '/hangs$$' ./contrib/abuse
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.

@@ -60,6 +60,6 @@ CARMA_CONF=$PWD/$out/shim/carma.toml "${qemu[@]}" "$PWD/$out/shim/bin/host" real
 echo "arm64: tests of the pure packages"
 mapfile -t pure < <(awk -F'`' '/^Pure \(/, /^$/ { for (i = 2; i <= NF; i += 2) print "./" $i }' docs/architecture.md)
 [ ${#pure[@]} -gt 20 ] || die "docs/architecture.md names ${#pure[@]} pure packages"
-"${GO:-go}" test -count=1 -exec "${qemu[*]}" "${pure[@]}" >$out/tests || { grep -v '^ok' $out/tests; exit 1; }
-"${GO:-go}" test -count=1 -exec "${qemu[*]}" -run 'TestGolden$' ./cmd/carma-sim
+"${GO:-go}" test -count=1 -timeout 60m -exec "${qemu[*]}" "${pure[@]}" >$out/tests || { grep -v '^ok' $out/tests; exit 1; }
+"${GO:-go}" test -count=1 -timeout 60m -exec "${qemu[*]}" -run 'TestGolden$' ./cmd/carma-sim
 echo "arm64: $files programs and libraries; the tests of $(grep -c '^ok' $out/tests) pure packages pass"
