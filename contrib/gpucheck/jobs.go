@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -36,7 +38,9 @@ func (c *cluster) share() {
 	})
 	c.check("share", "two jobs of a user that book 4 GiB each run on the GPU at once", "gres/choose",
 		func(r *check) (err error) {
-			if neighbour, err = c.submit("neighbour", one, steady); err != nil {
+			gate, open := c.gate("share")
+			defer func() { err = errors.Join(err, open()) }()
+			if neighbour, err = c.submit("neighbour", one, gate+steady); err != nil {
 				return err
 			}
 			if _, err = c.eventually(30*time.Second, func() (string, bool) {
@@ -47,13 +51,15 @@ func (c *cluster) share() {
 				return err
 			}
 			// Both jobs book the same; only the second one takes more.
-			if over, err = c.submit("overshooter", one, "sleep 3\n"+load(overMiB, 30, 3000)); err != nil {
+			if over, err = c.submit("overshooter", one, gate+"sleep 3\n"+load(overMiB, 30, 3000)); err != nil {
 				return err
 			}
 			both, err := c.eventually(40*time.Second, func() (string, bool) {
 				s := c.state(neighbour, "JobState") + " " + c.state(over, "JobState")
 				return s, s == "RUNNING RUNNING"
 			})
+			err = errors.Join(err, open())
+			c.pause(2 * time.Second) // the neighbour has begun to compute
 			r.text("nvidia-smi", c.tool("nvidia-smi"))
 			r.judge(err == nil, "neighbour and overshooter: %s", both)
 			return nil
@@ -93,15 +99,23 @@ func (c *cluster) share() {
 	c.cancelled(one, steady, load(wellMiB, 60, 600000), undisturbed)
 }
 
+// gate returns what holds jobs back, at the begin of their scripts, until open: a job alone may end before another runs.
+func (c *cluster) gate(name string) (wait string, open func() error) {
+	path := filepath.Join(c.dir, "jobs", name)
+	return "until [ -e " + path + " ]; do sleep 0.2; done\n", func() error { return os.WriteFile(path, nil, 0o644) }
+}
+
 // cancelled: a job beside a busy one that is cancelled.
 func (c *cluster) cancelled(directives, steady, busy, undisturbed string) {
 	c.check("cancelled", "a job completes beside a busy one that is cancelled, after a requeue if that end has ended the "+
-		"job", "gres/mps/server_log.go; prolog: Epilog", func(r *check) error {
-		beside, err := c.submit("beside", directives, steady)
+		"job", "gres/mps/server_log.go; prolog: Epilog", func(r *check) (err error) {
+		gate, open := c.gate("cancelled")
+		defer func() { err = errors.Join(err, open()) }()
+		beside, err := c.submit("beside", directives, gate+steady)
 		if err != nil {
 			return err
 		}
-		other, err := c.submit("busy", directives, busy)
+		other, err := c.submit("busy", directives, gate+busy)
 		if err != nil {
 			return err
 		}
@@ -109,6 +123,9 @@ func (c *cluster) cancelled(directives, steady, busy, undisturbed string) {
 			s := c.state(beside, "JobState") + " " + c.state(other, "JobState")
 			return s, s == "RUNNING RUNNING"
 		}); err != nil {
+			return err
+		}
+		if err = open(); err != nil {
 			return err
 		}
 		c.pause(5 * time.Second) // both have begun to compute
