@@ -230,6 +230,7 @@ settle = "0s"
 enabled = false
 [hooks]
 wait = "0s"
+deadline = "1m"
 [paths]
 run_dir = "DIR/run"
 db = "DIR/carma.db"
@@ -302,7 +303,7 @@ func (n *node) start() error {
 		"leases.db")+"?_busy_timeout=5000"); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		var gpus int
