@@ -50,9 +50,9 @@ write_dbd() {
 start_dbd() {
 	start_mysql
 	start_slurmdbd
-	timeout 10 sacctmgr -iQ add cluster carma >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take the cluster; see $dir/log/"
-	timeout 10 sacctmgr -iQ add account ml Description=ml Organization=carma >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take an account"
-	timeout 10 sacctmgr -iQ add user "$(IFS=,; echo "${users[*]}")" Account=ml >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take the users"
+	timeout 60 sacctmgr -iQ add cluster carma >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take the cluster; see $dir/log/"
+	timeout 60 sacctmgr -iQ add account ml Description=ml Organization=carma >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take an account"
+	timeout 60 sacctmgr -iQ add user "$(IFS=,; echo "${users[*]}")" Account=ml >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take the users"
 }
 
 # What is lost with the machine may be lost: no fsync. MariaDB 11.6.2 and later have snapshot
