@@ -88,8 +88,9 @@ show() {
 	squeue -h -o '  %i %T %r' -t PENDING | sort -n | awk '{ p = p " " $1 "(" $3 ")" } END { if (p) print "  waiting:" p }'
 }
 
-said_oom='' looks=0
-until [ -z "$(squeue -h -t PENDING,RUNNING,COMPLETING)" ]; do
+said_oom='' looks=0 unanswered=0
+until left=$(squeue -h -t PENDING,RUNNING,COMPLETING) && [ -z "$left" ]; do # no answer does not say that no job is left
+	[ -n "$left" ] || [ $((unanswered++)) -lt 20 ] || { echo "demo: slurmctld does not answer" >&2; exit 1; }
 	sleep 1
 	if [ -z "$said_oom" ] && said_oom=$(grep -hoE 'msg="judged the end of a job".*' "$dir"/log/hooks.*.log 2>/dev/null | head -n 1) && [ -n "$said_oom" ]; then
 		bold "liar.sh ran out of the GPU memory that it booked. Its neighbours are not affected; it is requeued to run alone."
