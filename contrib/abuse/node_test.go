@@ -201,6 +201,22 @@ func (n *node) calls() string {
 	return string(text)
 }
 
+// late tells whether a child of a hook has failed, which on a slow machine uses up its 2 or 3 s (userfile, NVML).
+func (n *node) late() bool {
+	log, _ := os.ReadFile(n.dir + "/hooks.log")
+	return bytes.Contains(log, []byte(`msg="scan stderr"`)) ||
+		bytes.Contains(log, []byte(`msg="read GPUs; using the last readings"`))
+}
+
+// retried makes a test again, on a new node, where the machine was late: 10 times at most.
+func retried(test func(t *testing.T, last bool) (again bool)) func(*testing.T) {
+	return func(t *testing.T) {
+		for try := 1; test(t, try == 10); try++ {
+			t.Log("the machine left a hook's child too little time; once more")
+		}
+	}
+}
+
 // row prints a line of the table of results.
 func row(t *testing.T, what, result string) { t.Logf("%-44s %s", what, result) }
 
@@ -281,7 +297,7 @@ func TestAbuseBrokenNode(t *testing.T) {
 			n.must(os.WriteFile(n.dir+"/bin/squeue", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
 		}, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.name, retried(func(t *testing.T, last bool) (again bool) {
 			n := newNode(t)
 			c.spoil(n)
 			var all time.Duration
@@ -292,12 +308,17 @@ func TestAbuseBrokenNode(t *testing.T) {
 					t.Errorf("%s: %v\n%s", name, err, out)
 				}
 			}
-			if back := strings.Contains(n.calls(), "requeue incomplete 7"); back != c.back {
+			back := strings.Contains(n.calls(), "requeue incomplete 7")
+			if back && !c.back && !last && n.late() {
+				return true
+			}
+			if back != c.back {
 				log, _ := os.ReadFile(n.dir + "/hooks.log")
 				t.Errorf("returned to the queue: %v, want %v\n%s", back, c.back, log)
 			}
 			row(t, c.name, fmt.Sprintf("status 0, slowest hook %s, returned: %v", all.Round(time.Millisecond), c.back))
-		})
+			return false
+		}))
 	}
 }
 
