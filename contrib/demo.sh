@@ -89,7 +89,7 @@ show() {
 }
 
 said_oom='' looks=0 unanswered=0
-until left=$(squeue -h -t PENDING,RUNNING,COMPLETING) && [ -z "$left" ]; do # no answer does not say that no job is left
+until left=$(squeue -h -t PENDING,RUNNING,COMPLETING) && [ -z "$left" ]; do # no answer is no end
 	[ -n "$left" ] || [ $((unanswered++)) -lt 20 ] || { echo "demo: slurmctld does not answer" >&2; exit 1; }
 	sleep 1
 	if [ -z "$said_oom" ] && said_oom=$(grep -hoE 'msg="judged the end of a job".*' "$dir"/log/hooks.*.log 2>/dev/null | head -n 1) && [ -n "$said_oom" ]; then

@@ -99,7 +99,7 @@ func (c *cluster) share() {
 	c.cancelled(one, steady, load(wellMiB, 60, 600000), undisturbed)
 }
 
-// gate returns what holds jobs back, at the begin of their scripts, until open: a job alone may end before another runs.
+// gate returns what holds jobs back at the begin of their scripts until open: one alone may end before another runs.
 func (c *cluster) gate(name string) (wait string, open func() error) {
 	path := filepath.Join(c.dir, "jobs", name)
 	return "until [ -e " + path + " ]; do sleep 0.2; done\n", func() error { return os.WriteFile(path, nil, 0o644) }
