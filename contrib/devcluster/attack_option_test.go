@@ -5,6 +5,7 @@
 package devcluster_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -79,7 +80,31 @@ func TestAttackOption(t *testing.T) {
 		}
 	}
 	c.sh("", "scontrol ping")
+	f.changesNothing()
 	c.noDrain()
+}
+
+// changesNothing requires that a user's own client gets no variable of CARMA's into a job that is there, and no advice
+// into AdminComment: slurmctld sees to both, and the plugin relies on slurmctld.
+func (f *forgery) changesNothing() {
+	c := f.cluster
+	c.t.Helper()
+	id := c.sbatch(alice, "-H", "#SBATCH --gres=gpu:1 -o /dev/null\n#CARMA mem=4G\ntrue\n")
+	_, said, err := c.run(alice, f.request+" update "+id+" spank=CARMA_RESERVE_MIB=1")
+	attacked(c.t, "a variable of CARMA's in a change", fmt.Sprintf("%v %s", err, said))
+	advice := " admin_comment=" + quote(`carma-advice={"v":1,"est_mib":1}`)
+	for _, command := range []string{" update " + id, " submit " + f.script} {
+		_, said, err := c.run(alice, f.request+command+advice)
+		attacked(c.t, "advice in AdminComment,"+command, strings.TrimSpace(said))
+		if err == nil {
+			c.t.Errorf("%s with an AdminComment is accepted", command)
+		}
+	}
+	c.sh(alice, "scontrol release "+id)
+	c.ends(id, "COMPLETED")
+	if r := c.report(id); r.ReserveMiB != 4096 {
+		c.t.Errorf("a change of its variables: %+v", r)
+	}
 }
 
 // unprintable finds characters that a terminal could take for a command.

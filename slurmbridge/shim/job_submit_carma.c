@@ -406,12 +406,12 @@ static void join_extra(job_desc_msg_t *job, job_record_t *record)
 }
 #endif
 
-/* The switch file does not free bookings: the nodes go on by them. */
+/* The switch file does not free bookings: the nodes go on by them. Of spank_job_env slurmctld takes
+ * nothing into a job that is there (job_mgr.c, _update_job(), 22.05 to 26.05). */
 static int modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char **why)
 {
 	int rc;
 
-	spank_clean(job);
 	if (!off() && (rc = check(job, job->partition, uid, why)))
 		return rc;
 	if (administrator(uid)) {

@@ -184,17 +184,18 @@ static void check_repeated(void)
 {
 	const uint32_t n = 200000;
 	job_desc_msg_t job;
-	char entry[16];
+	char entry[16], *err = NULL;
 	double start;
 
 	empty(&job);
+	job.script = strdup("none");
 	job.spank_job_env = calloc(n + 1, sizeof(char *));
 	for (uint32_t i = 0; i < n; i++) {
 		snprintf(entry, sizeof(entry), "A%u=", i < 500 ? i : 499);
 		job.spank_job_env[job.spank_job_env_size++] = strdup(entry);
 	}
 	start = cpu_ms();
-	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS && job.spank_job_env_size == 500);
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !err && job.spank_job_env_size == 500);
 	CHECK(cpu_ms() - start < 1000);
 	clear(&job);
 }
@@ -296,10 +297,6 @@ void check_modify(void)
 	job.tres_per_node = GRES "x:3";
 	job.min_nodes = 1;
 	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS);
-	empty(&job);
-	add_spank(&job, "CARMA_MODE=shared");
-	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS && !job.spank_job_env_size);
-	clear(&job);
 	check_repeated();
 	check_extra();
 }
