@@ -204,6 +204,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, errorlin
 	@$(GO) vet ./...
 	@$(GO) vet -tags 'integration situations forecast containers mps pages' ./contrib/devcluster ./contrib/simgpu ./gres/mps ./cmd/carma-report
 	@$(GO) vet -tags 'integration abuse' ./contrib/devcluster ./contrib/abuse
+	@$(GO) vet -tags abuse ./contrib/devcluster
 	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
 	@$(STATICCHECK) -tags integration,situations,forecast,containers,mps ./contrib/devcluster ./contrib/simgpu ./gres/mps

@@ -143,7 +143,7 @@ func (n *Node) RereadStale(ctx context.Context, ledger Readings) {
 
 // refusalsEvery is how often the log says of a job that waits in its Prolog why no GPU fits: such a job looks again and
 // again, and a user may have one wait on each slot of a node.
-const refusalsEvery = 5 * time.Minute
+const refusalsEvery = time.Minute
 
 func (l *launch) logRefusals(d choose.Decision) {
 	if !l.refused.IsZero() && time.Since(l.refused) < refusalsEvery {

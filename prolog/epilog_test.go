@@ -579,10 +579,12 @@ func init() { requeueEvery, confirmAfter = time.Second/15, time.Second/4 }
 func TestManyRequeued(t *testing.T) {
 	w := newWorld(t)
 	var wait sync.WaitGroup
-	turn := func(ctx context.Context) {
+	turn := func(ctx context.Context) (ended chan struct{}) {
+		ended = make(chan struct{})
 		wait.Add(1)
 		go func() {
 			defer wait.Done()
+			defer close(ended)
 			ctx, cancel, err := w.turn(ctx)
 			if err != nil || ctx.Err() != nil {
 				t.Errorf("%v", err)
@@ -590,6 +592,7 @@ func TestManyRequeued(t *testing.T) {
 			}
 			cancel()
 		}()
+		return ended
 	}
 	for range 40 {
 		turn(t.Context())
@@ -597,15 +600,19 @@ func TestManyRequeued(t *testing.T) {
 	wait.Wait()
 	// A hook's time ends as soon as its turn is known, which on a busy machine may take long.
 	path := filepath.Join(w.RunDir, turnFile)
-	next := fmt.Sprint(time.Now().Add(time.Second).UnixNano())
+	next := fmt.Sprint(time.Now().Add(5 * time.Second).UnixNano())
 	if err := os.WriteFile(path, []byte(next), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	turn(ctx)
+	ended := turn(ctx)
 	for text := []byte(next); string(text) == next; {
-		time.Sleep(time.Millisecond)
+		select {
+		case <-ended:
+			t.Fatal("the turn ended without a wait")
+		case <-time.After(time.Millisecond):
+		}
 		var err error
 		if text, err = os.ReadFile(path); err != nil {
 			t.Fatal(err)

@@ -657,7 +657,7 @@ func TestPrologWaits(t *testing.T) {
 	}
 }
 
-// A job that waits in its Prolog looks each second; the log says once in five minutes why no GPU fits.
+// Each round of a job that waits in its Prolog ends without a GPU; the log says once a minute why none fits.
 func TestRefusalsAreLoggedSeldom(t *testing.T) {
 	w := newWorld(t)
 	var log bytes.Buffer
@@ -673,7 +673,7 @@ func TestRefusalsAreLoggedSeldom(t *testing.T) {
 	l.refused = l.refused.Add(-refusalsEvery)
 	l.logRefusals(of)
 	if n := strings.Count(log.String(), "\n"); n != 6 {
-		t.Errorf("five minutes later: %d lines\n%s", n, log.String())
+		t.Errorf("a minute later: %d lines\n%s", n, log.String())
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -201,12 +202,14 @@ func (n *node) calls() string {
 	return string(text)
 }
 
-// late tells whether a child of a hook has failed, which on a slow machine uses up its 2 or 3 s (userfile, NVML).
+// late tells whether a child of a hook was ended, which on a slow machine uses up its 2 or 3 s (userfile, NVML).
 func (n *node) late() bool {
 	log, _ := os.ReadFile(n.dir + "/hooks.log")
-	return bytes.Contains(log, []byte(`msg="scan stderr"`)) ||
-		bytes.Contains(log, []byte(`msg="read GPUs; using the last readings"`))
+	return lateChild.Match(log)
 }
+
+var lateChild = regexp.MustCompile(`msg="(scan stderr|read GPUs; using the last readings)".*` +
+	`(deadline exceeded|signal: killed)`)
 
 // retried makes a test again, on a new node, where the machine was late: 10 times at most.
 func retried(test func(t *testing.T, last bool) (again bool)) func(*testing.T) {

@@ -240,6 +240,7 @@ func (c *cluster) keptFor() (nodes string) {
 
 // So do jobs that were out of memory, truly or by their own account alone, and do not come back.
 func TestAttackHoldsAfterOOM(t *testing.T) {
+	needsServer(t)
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`})
 	four := func(script string) string { return strings.Replace(script, "gpu:1", "gpu:4", 1) }
@@ -285,6 +286,7 @@ func TestAttackHoldsOfChangedJobs(t *testing.T) {
 
 // holdsEnd requires that a hold ends with each change after which the job cannot run on the node.
 func holdsEnd(t *testing.T, changes []string) {
+	needsServer(t)
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`})
 	c.sh("", "scontrol update NodeName=n1 Features=a; scontrol update NodeName=n2 Features=b")

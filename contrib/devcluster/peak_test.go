@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build integration
+//go:build integration || abuse
 
 package devcluster_test
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	_ "github.com/mattn/go-sqlite3"
 )
 
-// untilPeak is behind the options of simjob, which runs until an agent has noted so many MiB as the job's peak, or until
-// simjob fails: when an agent looks depends on the machine. A script that is not sbatch's needs notePeaks.
+// untilPeak follows simjob's options: simjob runs until an agent has noted so many MiB as the job's peak, or until simjob
+// fails. When an agent looks depends on the machine. Tests that submit otherwise than by (*cluster).sbatch call
+// notePeaks.
 func untilPeak(mib string) string {
 	return " --ramp 0s --duration 10h &\n" +
 		"until [ \"$(cat $SLURM_SUBMIT_DIR/peak-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0} 2>/dev/null || echo 0)\" -ge " + mib +
@@ -22,17 +26,22 @@ func untilPeak(mib string) string {
 }
 
 // notePeaks writes the peaks in the nodes' ledgers to files beside the jobs' scripts, until the test ends.
-func (c *cluster) notePeaks() {
+func (c *cluster) notePeaks() { c.notePeaksIn(filepath.Join(c.dir, "jobs")) }
+
+// notePeaksIn does so for jobs that were submitted in a directory of another cluster.
+func (c *cluster) notePeaksIn(dir string) {
 	c.peaks.Do(func() {
-		quit, done := make(chan struct{}), make(chan struct{})
-		c.t.Cleanup(func() { close(quit); <-done })
+		t, quit, done := c.t, make(chan struct{}), make(chan struct{})
+		t.Cleanup(func() { close(quit); <-done })
 		go func() {
 			defer close(done)
 			for noted := map[string]int64{}; ; {
-				for _, ledger := range glob(c.t, filepath.Join(c.dir, "run", "n*", "leases.db")) {
-					if err := c.noteLedger(ledger, noted); err != nil {
-						c.t.Logf("peaks: %v", err) // the next look may do
-					}
+				ledgers, err := filepath.Glob(filepath.Join(c.dir, "run", "n*", "leases.db"))
+				for _, path := range ledgers {
+					err = errors.Join(err, noteLedger(path, dir, noted))
+				}
+				if err != nil {
+					t.Logf("peaks: %v", err) // the next look may do
 				}
 				select {
 				case <-quit:
@@ -44,7 +53,7 @@ func (c *cluster) notePeaks() {
 	})
 }
 
-func (c *cluster) noteLedger(path string, noted map[string]int64) error {
+func noteLedger(path, dir string, noted map[string]int64) error {
 	ledger, err := sql.Open("sqlite3", "file:"+path+"?mode=ro&_busy_timeout=10000")
 	if err != nil {
 		return err
@@ -64,7 +73,7 @@ func (c *cluster) noteLedger(path string, noted map[string]int64) error {
 		if mib <= noted[attempt] {
 			continue
 		}
-		file := filepath.Join(c.dir, "jobs", "peak-"+attempt)
+		file := filepath.Join(dir, "peak-"+attempt)
 		if err := os.WriteFile(file+".new", fmt.Append(nil, mib), 0o644); err != nil {
 			return err
 		}
@@ -74,17 +83,4 @@ func (c *cluster) noteLedger(path string, noted map[string]int64) error {
 		noted[attempt] = mib
 	}
 	return rows.Err()
-}
-
-// peaked waits until an agent has noted so many MiB as the peak of a job on n1.
-func (c *cluster) peaked(id string, mib int64) {
-	c.t.Helper()
-	ledger := c.ledger("n1")
-	c.eventually(func() string {
-		var peak int64
-		if err := ledger.QueryRow("SELECT ifnull(max(peak_mib), 0) FROM usage WHERE job_id = ?", id).Scan(&peak); err != nil {
-			c.t.Fatal(err)
-		}
-		return fmt.Sprint(peak)
-	}, fmt.Sprintf("^%d$", mib))
 }

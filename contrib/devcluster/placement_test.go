@@ -318,6 +318,19 @@ func (c *cluster) ledger(node string) *sql.DB {
 	return db
 }
 
+// peaked waits until an agent has noted so many MiB as the peak of a job on n1.
+func (c *cluster) peaked(id string, mib int64) {
+	c.t.Helper()
+	ledger := c.ledger("n1")
+	c.eventually(func() string {
+		var peak int64
+		if err := ledger.QueryRow("SELECT ifnull(max(peak_mib), 0) FROM usage WHERE job_id = ?", id).Scan(&peak); err != nil {
+			c.t.Fatal(err)
+		}
+		return fmt.Sprint(peak)
+	}, fmt.Sprintf("^%d$", mib))
+}
+
 // seen waits until the agent has seen processes of so many of n1's leases on their GPUs.
 func (c *cluster) seen(leases int) {
 	c.t.Helper()

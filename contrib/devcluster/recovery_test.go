@@ -148,10 +148,10 @@ func TestRequeueRules(t *testing.T) {
 	third := c.sbatch(alice, "-d afternotok:"+first, "echo after\n")
 	any := c.sbatch(alice, "-d afterany:"+first, "echo $(squeue -h -t all -j "+first+" -o %T)\n")
 	wait := make(chan error, 1)
+	// sbatch looks after 2 s and after 10 s, and takes a job that completes for one that has ended (docs/situations.md).
+	waited := c.file(alice, "waited.sh", "#!/bin/bash\n"+strings.Replace(oomOnce, nearLimit, "sleep 4\n"+nearLimit, 1))
 	go func() {
-		// sbatch looks after 2 s and after 10 s, and takes a job that completes for one that has ended (docs/situations.md).
-		script := c.file(alice, "waited.sh", "#!/bin/bash\n"+strings.Replace(oomOnce, nearLimit, "sleep 4\n"+nearLimit, 1))
-		out, stderr, err := c.run(alice, "sbatch --wait --wrap 'true' --gres=gpu:1 >/dev/null; sbatch --wait "+script)
+		out, stderr, err := c.run(alice, "sbatch --wait --wrap 'true' --gres=gpu:1 >/dev/null; sbatch --wait "+waited)
 		if err != nil {
 			err = fmt.Errorf("%w: %s%s", err, out, stderr)
 		}

@@ -253,6 +253,7 @@ func TestSituationClusters(t *testing.T) {
 	if r := second.report(id); r.State != "COMPLETED" || r.ReserveMiB != 10240 {
 		t.Errorf("-M: %+v", r)
 	}
+	second.notePeaksIn(filepath.Join(c.dir, "jobs")) // where its jobs are submitted
 	id = c.sbatch(alice, "-M second", oomOnce)
 	ends(id, "COMPLETED")
 	if r := second.report(id); !r.OOM || r.Attempts != 2 {

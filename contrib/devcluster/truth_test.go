@@ -253,7 +253,7 @@ func TestRecordsAreTrue(t *testing.T) {
 		*victim.PeakMiB != 20*1024 || len(victim.Neighbours) != 1 || len(beside.Neighbours) != 1 {
 		t.Errorf("victim %+v\nbeside %+v", victim.account, beside.account)
 	}
-	took := 0.0 // from the beginning of the Prologs to their leases
+	took := 0.0 // the Prologs, until the job was told of its GPUs
 	for _, m := range regexp.MustCompile(`msg=leased took=(\S+)`).FindAllStringSubmatch(c.hookLog(victim.id), -1) {
 		d, err := time.ParseDuration(m[1])
 		if err != nil {

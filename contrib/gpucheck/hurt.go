@@ -97,7 +97,7 @@ func (k *kit) beside(c *check, n int, how ending) error {
 	return err
 }
 
-// serverFault is what the log says once all is there that servers said before: the daemon answers after that.
+// serverFault asks the daemon first, whose answer comes after all that servers have logged.
 func (k *kit) serverFault(from int64) (fault bool, end int64, err error) {
 	k.control(0, "get_server_list")
 	return k.mps.ServerFault(k.daemon(), from)

@@ -73,7 +73,8 @@ type Advice struct {
 // mostMiB bounds the memory of a GPU: a petabyte.
 const mostMiB = 1 << 30
 
-// AdviceIn finds the last advice in a comment. The shim takes away what a job's user wrote there.
+// AdviceIn finds the last advice in a comment, CARMA's behind the text of any earlier plugin. slurmctld lets no user
+// write there.
 func AdviceIn(comment string) (a Advice, ok bool) {
 	at := strings.LastIndex(comment, adviceWord)
 	if at < 0 || json.NewDecoder(strings.NewReader(comment[at+len(adviceWord):])).Decode(&a) != nil {
