@@ -23,8 +23,9 @@ var nearLimit = "simjob --mem 7800M --smact 10" + untilPeak("7800")
 var oomOnce = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n" + nearLimit +
 	"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n"
 
-// oomLater is one command that does the same.
-var oomLater = "sh -c '" + nearLimit + "exec simjob --mem 12G --smact 10 --ramp 0s --duration 1s'"
+// oomLater is one command that does the same, for long enough that the agent finds the files that it has open, too.
+const oomLater = "sh -c 'simjob --mem 7800M --smact 10 --ramp 0s --duration 6s; " +
+	"exec simjob --mem 12G --smact 10 --ramp 0s --duration 1s'"
 
 func (c *cluster) adminComment(id string) string {
 	m := regexp.MustCompile(`(?m)AdminComment=(.*)$`).FindStringSubmatch(c.sh("", "scontrol show job "+id))
