@@ -240,11 +240,10 @@ func (c *cluster) keptFor() (nodes string) {
 
 // So do jobs that were out of memory, truly or by their own account alone, and do not come back.
 func TestAttackHoldsAfterOOM(t *testing.T) {
-	needsServer(t)
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`})
 	four := func(script string) string { return strings.Replace(script, "gpu:1", "gpu:4", 1) }
-	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n" + nearLimit + "echo '" + oomText + "' >&2; exit 1\n"
+	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n(" + nearLimit + ")\necho '" + oomText + "' >&2; exit 1\n"
 	requeued := func(node, other, script string) (id string) {
 		id = c.sbatch(alice, "-x "+other, script)
 		c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks."+node+".log"); return out },
@@ -286,7 +285,6 @@ func TestAttackHoldsOfChangedJobs(t *testing.T) {
 
 // holdsEnd requires that a hold ends with each change after which the job cannot run on the node.
 func holdsEnd(t *testing.T, changes []string) {
-	needsServer(t)
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`})
 	c.sh("", "scontrol update NodeName=n1 Features=a; scontrol update NodeName=n2 Features=b")
@@ -294,7 +292,7 @@ func holdsEnd(t *testing.T, changes []string) {
 	c.managed("other", true)
 	c.known("other")
 	four := func(script string) string { return strings.Replace(script, "gpu:1", "gpu:4", 1) }
-	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n" + nearLimit + "echo '" + oomText + "' >&2; exit 1\n"
+	says := "#SBATCH --gres=gpu:4\n#CARMA mem=8G\n(" + nearLimit + ")\necho '" + oomText + "' >&2; exit 1\n"
 	for _, node := range []string{"n1", "n2"} { // no job gets the whole node now
 		c.waiting([]string{c.sbatch(alice, "-w "+node, four(shares("4G")))}, "%T %r", "RUNNING None")
 	}

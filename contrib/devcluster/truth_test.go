@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -253,17 +252,7 @@ func TestRecordsAreTrue(t *testing.T) {
 		*victim.PeakMiB != 20*1024 || len(victim.Neighbours) != 1 || len(beside.Neighbours) != 1 {
 		t.Errorf("victim %+v\nbeside %+v", victim.account, beside.account)
 	}
-	took := 0.0 // the Prologs, until the job was told of its GPUs
-	for _, m := range regexp.MustCompile(`msg=leased took=(\S+)`).FindAllStringSubmatch(c.hookLog(victim.id), -1) {
-		d, err := time.ParseDuration(m[1])
-		if err != nil {
-			t.Error(err)
-		}
-		took += d.Seconds()
-	}
-	if off := victim.RunS - victim.LeaseS; off < -0.3 || off > took+0.3 {
-		t.Errorf("victim: ran %.1f s with leases of %.1f s; its Prologs took %.1f s", victim.RunS, victim.LeaseS, took)
-	}
+	near(victim, "wait and run", &victim.RunS, victim.LeaseS, 0.3)
 	if victim.WaitS == nil || math.Abs(*victim.WaitS+victim.RunS-(victim.End-victim.Submit)) > 0.1 {
 		t.Errorf("victim: waited %v and ran %.1f of %.1f s", victim.WaitS, victim.RunS, victim.End-victim.Submit)
 	}
