@@ -130,6 +130,10 @@ func TestGPUsOfABookedJobStay(t *testing.T) {
 		c.refuses(raw+" update "+booked+" "+field+" gres:gpu:2", why)
 	}
 	c.refuses(raw+" update "+booked+" tres_per_node ''", why)
+	// slurmctld makes GPUs of the tasks, also for a job that asked for none.
+	for _, id := range []string{booked, c.held("-n4"), c.held("--ntasks-per-gpu=2 -n4")} {
+		c.refuses(raw+" update "+id+" ntasks_per_tres 1", why)
+	}
 	c.sh(alice, "scontrol update JobId="+booked+" TimeLimit=9 NumNodes=1 Comment=x")
 	if got := c.job(booked, "%b"); got != before || !strings.Contains(got, "carma") {
 		t.Errorf("booked %s, before %s", got, before)

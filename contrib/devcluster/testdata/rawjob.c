@@ -5,7 +5,8 @@
  *   rawjob submit PARTITION FIELD TEXT    prints the job id
  *   rawjob update ID FIELD TEXT
  *
- * "spank" as FIELD: the job gets TEXT in its SPANK environment, a hundred times.
+ * "spank" as FIELD: the job gets TEXT in its SPANK environment, a hundred times;
+ * "ntasks_per_tres": the number TEXT, which sbatch sends for --ntasks-per-gpu.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,10 @@ static void set(job_desc_msg_t *job, const char *field, char *text)
 			exit(1);
 		for (uint32_t i = 0; i < job->spank_job_env_size; i++)
 			job->spank_job_env[i] = text;
+		return;
+	}
+	if (!strcmp(field, "ntasks_per_tres")) {
+		job->ntasks_per_tres = (uint16_t)strtoul(text, NULL, 10);
 		return;
 	}
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
