@@ -145,10 +145,11 @@ func mlpRuns(dir string) ([]run, error) {
 	return runs, nil
 }
 
-// dropped counts the timm rows that are left out.
+// dropped are the timm rows that are left out.
 type dropped struct {
-	failed, noSummary int
-	impossible        []run
+	failed     int
+	impossible []run
+	noSummary  []run // of a trace they can be estimated all the same
 }
 
 // processMiB is what a process takes that has cuDNN and hardly a tensor: below the
@@ -174,34 +175,35 @@ func timmRuns(dir string) ([]run, dropped, error) {
 		return nil, d, err
 	}
 	var runs []run
-	for _, r := range t.rows {
-		model := t.text(r, "model")
-		text := texts[model]
+	for _, row := range t.rows {
+		r := timmRun(t, row, texts)
 		switch {
-		case t.text(r, "status") != "ok":
+		case t.text(row, "status") != "ok":
 			d.failed++
-			continue
-		case impossible(t.num(r, "actual_mib"), t.num(r, "faketensor_bwd_mib"), t.num(r, "params")):
-			d.impossible = append(d.impossible,
-				run{model: model, batch: int(t.num(r, "batch")), actualMiB: t.num(r, "actual_mib")})
-			continue
-		case text == nil:
-			d.noSummary++
-			continue
+		case impossible(r.actualMiB, r.faketensorMiB, t.num(row, "params")):
+			d.impossible = append(d.impossible, r)
+		case r.spec.Summary == nil:
+			d.noSummary = append(d.noSummary, r)
+		default:
+			runs = append(runs, r)
 		}
-		runs = append(runs, run{
-			model: model, family: family(model), batch: int(t.num(r, "batch")), actualMiB: t.num(r, "actual_mib"),
-			faketensorMiB: t.num(r, "faketensor_bwd_mib"),
-			neededMiB:     needed(t.num(r, "faketensor_bwd_mib"), t.num(r, "params")),
-			paramsMiB:     t.num(r, "params") * 4 / (1 << 20),
-			spec: estimator.Spec{
-				Summary: text, Batch: int(t.num(r, "batch")), Input: inputShape(t.text(r, "input_shape")),
-				Optimizer: training.AdamWHF, Dropout: estimator.Off, Base: estimator.DefaultBase(),
-			},
-		})
 	}
 	markSpikes(runs)
 	return runs, d, nil
+}
+
+func timmRun(t *table, row []string, texts map[string][]byte) run {
+	model, batch, params := t.text(row, "model"), int(t.num(row, "batch")), t.num(row, "params")
+	return run{
+		model: model, family: family(model), batch: batch, actualMiB: t.num(row, "actual_mib"),
+		faketensorMiB: t.num(row, "faketensor_bwd_mib"),
+		neededMiB:     needed(t.num(row, "faketensor_bwd_mib"), params),
+		paramsMiB:     params * 4 / (1 << 20),
+		spec: estimator.Spec{
+			Summary: texts[model], Batch: batch, Input: inputShape(t.text(row, "input_shape")),
+			Optimizer: training.AdamWHF, Dropout: estimator.Off, Base: estimator.DefaultBase(),
+		},
+	}
 }
 
 // family is the first word of a model's name, without digits.

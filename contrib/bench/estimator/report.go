@@ -161,7 +161,8 @@ func report(w io.Writer, dir, traces, measured string) error {
 	printSet(w, "bound", only(plain, estimator.Bound))
 	fmt.Fprintf(w, "\ntimm need: %d of %d rows are sure (%.0f %%); dropped: %d failed, %d below what is physically "+
 		"needed, %d without a summary\n",
-		len(sure), len(plain), 100*float64(len(sure))/float64(len(plain)), drop.failed, len(drop.impossible), drop.noSummary)
+		len(sure), len(plain), 100*float64(len(sure))/float64(len(plain)), drop.failed, len(drop.impossible),
+		len(drop.noSummary))
 	for _, r := range drop.impossible {
 		fmt.Fprintf(w, "  below process, parameters and gradients: %s at batch %d, measured %.0f MiB\n",
 			r.model, r.batch, r.actualMiB)
@@ -182,7 +183,7 @@ func report(w io.Writer, dir, traces, measured string) error {
 		return err
 	}
 	printStates(w, timmSet)
-	if err := traceReport(w, timmSet, traces); err != nil {
+	if err := traceReport(w, timmSet, drop.noSummary, traces); err != nil {
 		return err
 	}
 	if err := realTraces(w, realSet, traces); err != nil {
