@@ -114,10 +114,12 @@ func TestRotaryOfModel(t *testing.T) {
 
 // cuDNN runs recurrent layers, but not their cells.
 func TestRecurrentBase(t *testing.T) {
+	base := DefaultBase()
 	for kind, cuDNN := range map[string]bool{"LSTM": true, "GRU": true, "RNN": true, "LSTMCell": false} {
-		e, err := Analytic(Spec{Batch: 8, Seq: 20, Input: [3]int{20, 32}, Base: DefaultBase(),
+		e, err := Analytic(Spec{Batch: 8, Seq: 20, Input: [3]int{20, 32}, Base: base,
 			Summary: torchsummary(0, "Linear 20x32 1056", kind+" 20x64 25088", "Linear 20x10 650")})
-		if err != nil || e.CuDNN != cuDNN || e.Parts[0].MiB != map[bool]int64{false: 1443, true: 1720}[cuDNN] {
+		want := map[bool]int64{false: base.CuBLASMiB, true: base.CuDNNMiB}[cuDNN]
+		if err != nil || e.CuDNN != cuDNN || e.Parts[0].MiB != want {
 			t.Errorf("%s: base %v, cuDNN %v, %v", kind, e.Parts[0], e.CuDNN, err)
 		}
 	}

@@ -72,7 +72,6 @@ var measured = [...]string{
 	"SquaredReLU",
 	"StarReLU",
 	"StemV1",
-	"SwiGLU",
 	"Transformer",
 	"Unfold",
 	"WindowAttentionGlobal",

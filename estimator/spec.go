@@ -47,12 +47,12 @@ type Base struct {
 // DefaultBase is the base measured on an A100-40GB: 1443 MiB is the smallest
 // of 1,500 MLP runs, 1720 the middle of what families left out in turn pick
 // for convolutional models (estimator/README.md).
-func DefaultBase() Base { return Base{CuBLASMiB: 1443, CuDNNMiB: 1720} }
+func DefaultBase() Base { return Base{CuBLASMiB: 1429, CuDNNMiB: 1709} }
 
 // HopperBase is the base measured on an H200 (estimator/README.md). Programs for GPUs of compute
 // capability 9.0 or newer load each kernel when it is first called, as CUDA does since 11.7; those
 // of the runs behind DefaultBase loaded whole libraries.
-func HopperBase() Base { return Base{CuBLASMiB: 750, CuDNNMiB: 800} }
+func HopperBase() Base { return Base{CuBLASMiB: 732, CuDNNMiB: 800} }
 
 // Tri is a choice that may be left open.
 type Tri int8

@@ -11,7 +11,7 @@ const budget = 4 << 20
 // Options are the values that a trace does not tell.
 type Options struct {
 	Batch     int64 // per GPU; 0: as traced
-	CuBLAS    int64 // bytes of cuBLAS' workspace
+	CuBLAS    int64 // bytes of a workspace of cuBLAS
 	Workspace Scratch
 }
 
@@ -37,7 +37,20 @@ func (t *Trace) Replay(o Options) Result {
 	var r Result
 	var live [nClasses]int64
 	var sum int64
-	cublas := false
+	// PyTorch has a cuBLAS handle for each thread, and a workspace for each handle (aten/src/ATen/cuda/
+	// CublasHandlePool.cpp); the backward pass has a thread of its own (torch/csrc/autograd/engine.cpp). Its
+	// first matrix product is taken to be where the first gradient of a parameter is made.
+	var handles struct{ forward, backward bool }
+	handle := func(of *bool) {
+		if *of {
+			return
+		}
+		*of = true
+		if h := d.Alloc(o.CuBLAS); h != 0 {
+			live[workspace] += d.Size(h)
+			sum += d.Size(h)
+		}
+	}
 	for _, e := range t.events {
 		if d.Moves > budget {
 			r.Reserved = r.Peak
@@ -46,6 +59,9 @@ func (t *Trace) Replay(o Options) Result {
 		switch e.kind {
 		case birth:
 			class := t.sizes[e.n].class
+			if class == gradients && handles.forward {
+				handle(&handles.backward)
+			}
 			h := d.Alloc(sizes[e.n])
 			blocks, classes = append(blocks, h), append(classes, class)
 			if h == 0 {
@@ -63,13 +79,7 @@ func (t *Trace) Replay(o Options) Result {
 				d.Free(h)
 			}
 		case matmul:
-			if !cublas {
-				cublas = true
-				if h := d.Alloc(o.CuBLAS); h != 0 {
-					live[workspace] += d.Size(h)
-					sum += d.Size(h)
-				}
-			}
+			handle(&handles.forward)
 		default:
 			c := &t.convolutions[e.n]
 			d.Touch(o.Workspace.bytes(e.kind, c, t.at(c.in, o.Batch), t.at(c.out, o.Batch)))

@@ -71,7 +71,14 @@ func (s *sim) unref(id int32) {
 	}
 }
 
+// backward has the second of cuBLAS' workspaces, from the first iteration on: PyTorch has a handle for each thread,
+// a workspace for each handle (aten/src/ATen/cuda/CublasHandlePool.cpp), and a thread for the backward pass
+// (torch/csrc/autograd/engine.cpp).
 func (s *sim) backward() {
+	if !s.handle {
+		s.handle = true
+		s.alloc(s.p.CuBLAS, Workspace)
+	}
 	seg := len(s.g.Segments) - 1
 	for i := len(s.g.Ops) - 1; i >= 0; i-- {
 		if s.p.Checkpoint && seg >= 0 && i == int(s.g.Segments[seg][1])-1 {

@@ -36,7 +36,7 @@ type Plan struct {
 	Replicas                             int64 // DataParallel: GPUs that share the batch; 1: none
 	Checkpoint                           bool  // recompute blocks in the backward pass
 	Iterations                           int
-	CuBLAS                               int64 // bytes of cuBLAS workspace from the caching allocator
+	CuBLAS                               int64 // bytes of a cuBLAS workspace from the caching allocator
 	Moves                                int64 // that are left of Budget
 }
 
@@ -89,6 +89,7 @@ type sim struct {
 	sums    []slot
 	made    []int32 // by tensor: the mark of the block that made it last
 	mark    int32
+	handle  bool // of cuBLAS, of the backward pass
 }
 
 type slot struct {

@@ -63,6 +63,18 @@ func TestOptimizers(t *testing.T) {
 	}
 }
 
+// The forward and the backward pass have a workspace of cuBLAS each, and keep them.
+func TestCuBLASWorkspaces(t *testing.T) {
+	p := plan()
+	without := Run(chain(4, 4096, 4*mib), p)
+	p.CuBLAS = 12 * mib
+	r := Run(chain(4, 4096, 4*mib), p)
+	if r.Parts[Workspace] != 2*p.CuBLAS || r.Reserved != without.Reserved+2*p.CuBLAS {
+		t.Errorf("workspaces of %d MiB, %d MiB reserved, %d without any", r.Parts[Workspace]/mib, r.Reserved/mib,
+			without.Reserved/mib)
+	}
+}
+
 func TestCheckpoint(t *testing.T) {
 	g := chain(8, 8*mib, 256)
 	for i := int32(0); i < 8; i += 4 {

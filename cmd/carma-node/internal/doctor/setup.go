@@ -258,7 +258,7 @@ func span(first, last int) string {
 }
 
 // estimator.HopperBase, which a program of root's does not link.
-const hopperCuBLASMiB, hopperCuDNNMiB = 750, 800
+const hopperCuBLASMiB, hopperCuDNNMiB = 732, 800
 
 func (s Site) carmaTOML(b *strings.Builder) {
 	fmt.Fprintf(b, "# ---- /etc/carma/carma.toml, on every machine.\n[partition.%s]\n", s.Partition)
