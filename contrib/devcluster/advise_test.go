@@ -178,7 +178,7 @@ func (c *cluster) pictureOf(a asked) picture {
 func (c *observed) advisedRecords() {
 	c.t.Helper()
 	used := func(mib int64) string {
-		return fmt.Sprintf("here simjob --mem %dM --smact 40%s", mib, untilPeak(fmt.Sprint(mib)))
+		return fmt.Sprintf("here simjob --mem %dM --smact 40%s", mib, untilPeakOfNode(fmt.Sprint(mib)))
 	}
 	script := func(line string) string { return line + "\nenv | grep -c SPANK_CARMA\n" + used(9001) }
 	fixed := c.sbatch(alice, "-w n1 --gres=gpu:1", script("#CARMA mem=10G"))

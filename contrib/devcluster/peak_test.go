@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	_ "github.com/mattn/go-sqlite3"
@@ -23,6 +24,12 @@ func untilPeak(mib string) string {
 		"until [ \"$(cat $SLURM_SUBMIT_DIR/peak-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0} 2>/dev/null || echo 0)\" -ge " + mib +
 		" ] || ! kill -0 $! 2>/dev/null; do sleep 0.2; done\n" +
 		"status=0; kill $! 2>/dev/null || true; wait $! || status=$?; [ $status = 143 ] || exit $status\n"
+}
+
+// untilPeakOfNode is for a task of a job on several nodes: simjob runs until the agent of the task's own node has
+// noted the peak, for each node has a record of its own.
+func untilPeakOfNode(mib string) string {
+	return strings.Replace(untilPeak(mib), "COUNT:-0}", "COUNT:-0}.$SLURMD_NODENAME", 1)
 }
 
 // notePeaks writes the peaks in the nodes' ledgers to files beside the jobs' scripts, until the test ends.
@@ -64,23 +71,26 @@ func noteLedger(path, dir string, noted map[string]int64) error {
 		return err
 	}
 	defer rows.Close()
+	node := filepath.Base(filepath.Dir(path))
 	for rows.Next() {
 		var attempt string
 		var mib int64
 		if err := rows.Scan(&attempt, &mib); err != nil {
 			return err
 		}
-		if mib <= noted[attempt] {
-			continue
+		for _, name := range []string{attempt, attempt + "." + node} {
+			if mib <= noted[name] {
+				continue
+			}
+			file := filepath.Join(dir, "peak-"+name)
+			if err := os.WriteFile(file+".new", fmt.Append(nil, mib), 0o644); err != nil {
+				return err
+			}
+			if err := os.Rename(file+".new", file); err != nil {
+				return err
+			}
+			noted[name] = mib
 		}
-		file := filepath.Join(dir, "peak-"+attempt)
-		if err := os.WriteFile(file+".new", fmt.Append(nil, mib), 0o644); err != nil {
-			return err
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			return err
-		}
-		noted[attempt] = mib
 	}
 	return rows.Err()
 }
