@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -61,6 +62,10 @@ def caught(command, argv, loader_batch=None, overlay=None, any_is=True):
         raise Refused(f"{script}: it reads {err.filename or err}, which is not here: run it where the data are, "
                       "with a few samples in their place, or call carma_trace.show()") from err
     except Exception as err:
+        compiled = re.search(r"rule registered for HOP (\w+)", str(err))  # an operation that takes a program
+        if compiled:
+            at = place_of(err)
+            raise Refused(f"{script}:{at}{':' * bool(at)} {compiled[1]} cannot be traced: give mem= instead") from err
         said = " ".join(str(err).split())[:300].rstrip(". ")
         said = f"{type(err).__name__}{': ' * bool(said)}{said}{walled(err)}"
         refused = Refused(f"{script}: it stopped{place_of(err)}: {said}: "

@@ -1194,6 +1194,9 @@ torch.utils.data.DataLoader(data, batch_size=640)"""))
                 ("raise ValueError('one\\n  two.')", "ValueError: one two: call"),
                 ("raise SystemExit(3)", "it ended with 3"),
                 ("raise SystemExit(0)", "without a step"),
+                ("from torch.nn.attention.flex_attention import flex_attention as f\n"
+                 "f(*[torch.rand(1, 2, 128, 16).cuda()] * 3)",
+                 "train.py: in train.py, line 7: flex_attention cannot be traced: give mem= instead"),
                 ("torch.eye(8).to_sparse().cuda()", "train.py: in train.py, line 6: sparse tensors cannot be traced")):
             run = self.script(PLAIN.replace("data = ", change + "\ndata = "))
             self.assertEqual(run.returncode, 1, run.stdout)
