@@ -48,7 +48,7 @@ var errBatch = errors.New("batch size unknown: the summary has -1, say batch=")
 // A text of carma_trace.py is played instead: see package trace.
 func Analytic(s Spec) (Estimate, error) {
 	if trace.Is(s.Summary) {
-		return traced(s, fittedScratch)
+		return traced(s, FittedScratch())
 	}
 	return analytic(s, refit{measured: wasMeasured})
 }
@@ -59,8 +59,10 @@ type refit struct {
 	measured          func(kind string) bool // enough for a sure estimate
 }
 
-// fittedScratch is cuDNN's workspace as fitted on traces (README.md).
-var fittedScratch = trace.Scratch{Forward: 4, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}
+// FittedScratch is cuDNN's workspace as fitted on traces (README.md).
+func FittedScratch() trace.Scratch {
+	return trace.Scratch{Forward: 4, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}
+}
 
 // RefitTrace is Analytic of a trace with other constants, for cross-validation.
 func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o) }

@@ -170,7 +170,7 @@ func TestFlatInput(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		// The samples, twice: that of the last step stays until the next is there.
-		if least := DefaultBase().CuBLASMiB + 196 + 128; e.FloorMiB < least || e.Confidence == Bound {
+		if least := DefaultBase().CuBLASMiB + 2*cuBLASBytes>>20 + 196 + 128; e.FloorMiB < least || e.Confidence == Bound {
 			t.Errorf("%s: floor %d MiB, at least %d; %s because %q", c.name, e.FloorMiB, least, e.Confidence, e.Reasons)
 		}
 	}

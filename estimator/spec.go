@@ -44,9 +44,9 @@ type Base struct {
 	CuDNNMiB  int64 // a model with convolutions
 }
 
-// DefaultBase is the base measured on an A100-40GB: 1443 MiB is the smallest
-// of 1,500 MLP runs, 1720 the middle of what families left out in turn pick
-// for convolutional models (estimator/README.md).
+// DefaultBase is the base measured on an A100-40GB: the smallest of 1,500 MLP
+// runs without their segments, and what the smallest convolutional runs have
+// beside theirs (estimator/README.md).
 func DefaultBase() Base { return Base{CuBLASMiB: 1429, CuDNNMiB: 1709} }
 
 // HopperBase is the base measured on an H200 (estimator/README.md). Programs for GPUs of compute

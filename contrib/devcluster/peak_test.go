@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	_ "github.com/mattn/go-sqlite3"
@@ -19,17 +18,17 @@ import (
 // untilPeak follows simjob's options: simjob runs until an agent has noted so many MiB as the job's peak, or until simjob
 // fails. When an agent looks depends on the machine. Tests that submit otherwise than by (*cluster).sbatch call
 // notePeaks.
-func untilPeak(mib string) string {
-	return " --ramp 0s --duration 10h &\n" +
-		"until [ \"$(cat $SLURM_SUBMIT_DIR/peak-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0} 2>/dev/null || echo 0)\" -ge " + mib +
-		" ] || ! kill -0 $! 2>/dev/null; do sleep 0.2; done\n" +
-		"status=0; kill $! 2>/dev/null || true; wait $! || status=$?; [ $status = 143 ] || exit $status\n"
-}
+func untilPeak(mib string) string { return untilNoted("", mib) }
 
 // untilPeakOfNode is for a task of a job on several nodes: simjob runs until the agent of the task's own node has
 // noted the peak, for each node has a record of its own.
-func untilPeakOfNode(mib string) string {
-	return strings.Replace(untilPeak(mib), "COUNT:-0}", "COUNT:-0}.$SLURMD_NODENAME", 1)
+func untilPeakOfNode(mib string) string { return untilNoted(".$SLURMD_NODENAME", mib) }
+
+func untilNoted(node, mib string) string {
+	return " --ramp 0s --duration 10h &\n" +
+		"until [ \"$(cat $SLURM_SUBMIT_DIR/peak-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}" + node +
+		" 2>/dev/null || echo 0)\" -ge " + mib + " ] || ! kill -0 $! 2>/dev/null; do sleep 0.2; done\n" +
+		"status=0; kill $! 2>/dev/null || true; wait $! || status=$?; [ $status = 143 ] || exit $status\n"
 }
 
 // notePeaks writes the peaks in the nodes' ledgers to files beside the jobs' scripts, until the test ends.

@@ -62,8 +62,8 @@ def caught(command, argv, loader_batch=None, overlay=None, any_is=True):
         raise Refused(f"{script}: it reads {err.filename or err}, which is not here: run it where the data are, "
                       "with a few samples in their place, or call carma_trace.show()") from err
     except Exception as err:
-        compiled = re.search(r"rule registered for HOP (\w+)", str(err))  # an operation that takes a program
-        if compiled:
+        compiled = re.search(r"no rule registered for HOP (\w{1,60})", str(err))  # an operation that takes a program
+        if compiled and isinstance(err, NotImplementedError):
             at = place_of(err)
             raise Refused(f"{script}:{at}{':' * bool(at)} {compiled[1]} cannot be traced: give mem= instead") from err
         said = " ".join(str(err).split())[:300].rstrip(". ")

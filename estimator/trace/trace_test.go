@@ -163,6 +163,10 @@ func TestReplay(t *testing.T) {
 	if r.Reserved != 64*mib || r.Peak != 52*mib || r.Parts[workspace] != 24*mib {
 		t.Errorf("with cuBLAS: %+v", r)
 	}
+	tr = mustParse(t, strings.Replace(small, "+1m", "+1", 1))
+	if r := tr.Replay(Options{CuBLAS: 12 * mib}); r.Reserved != 40*mib || r.Parts[workspace] != 0 {
+		t.Errorf("without a matrix product: %+v", r)
+	}
 }
 
 // A workspace takes what is free, or opens a segment; then it is free again.

@@ -111,8 +111,7 @@ func (f *traceFit) loss(c constants, in func(i int) bool) (float64, error) {
 // fit goes through the constants, one after the other, until none gets better. It begins with those of
 // the estimator: from elsewhere it ends in a worse place.
 func (f *traceFit) fit(in func(i int) bool) (constants, error) {
-	c := constants{estimator.DefaultBase().CuDNNMiB,
-		trace.Scratch{Forward: 4, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}}
+	c := constants{estimator.DefaultBase().CuDNNMiB, estimator.FittedScratch()}
 	best, err := f.loss(c, in)
 	for better := true; better && err == nil; {
 		better = false
