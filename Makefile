@@ -128,7 +128,7 @@ test-all: $(PROGRESS) ## that, with the tests that take minutes
 	@$(PROGRESS) make "make test$(if $(SHORT),,-all)" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
 
 test-unit: deps-test-unit $(PROGRESS) ## go test ./...
-	@$(PROGRESS) go $(SHORT) -timeout 60m ./...
+	@$(PROGRESS) go $(SHORT) -parallel 8 -timeout 60m ./...
 
 test-shim: deps-test-shim libcarma shim ## slurmctld's plugin in a host program, under the sanitizers; N= hostile jobs
 	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
@@ -154,7 +154,7 @@ test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile va
 # control daemon, as root; tests whose jobs need an MPS server are skipped.
 test-integration: deps-test-integration all $(PROGRESS) ## tests on a real Slurm, as root by sudo; RUN= takes some
 	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null
-	@$(PROGRESS) go $(AS_ROOT) $(SHORT) -tags integration -count=1 -parallel 6 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
+	@$(PROGRESS) go $(AS_ROOT) $(SHORT) -tags integration -count=1 -parallel 8 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX

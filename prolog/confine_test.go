@@ -66,6 +66,7 @@ func TestConfined(t *testing.T) {
 
 // A job that cannot be confined waits, and its tasks with it, also one without GPUs.
 func TestNotConfined(t *testing.T) {
+	t.Parallel()
 	h := hook(7)
 	none := h
 	none.JobID, none.Slots, none.Carma = 8, nil, jobenv.Carma{}

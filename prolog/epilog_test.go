@@ -240,6 +240,7 @@ func TestEpilogOfAnExclusiveJobAsksNothing(t *testing.T) {
 // What cannot be requeued is said, in the record and to the user, and
 // asked for once.
 func TestEpilogWhenSlurmRefuses(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		fail  string
 		err   error
@@ -577,6 +578,7 @@ func init() { requeueEvery, confirmAfter = time.Second/15, time.Second/4 }
 // 40 jobs of a node that run out of memory at once are all requeued, though the
 // last waits longer than a hook may take otherwise.
 func TestManyRequeued(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var wait sync.WaitGroup
 	turn := func(ctx context.Context) (ended chan struct{}) {

@@ -79,6 +79,7 @@ func TestEarlierJobThatDoesNotFit(t *testing.T) {
 // A job that has booked nothing leaves the last GPU to a job whose Prolog waits for it, and which no queue shows
 // any more.
 func TestLastGPUIsLeftToAProlog(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	one := hook(1)
 	one.Carma.Mode = "exclusive"

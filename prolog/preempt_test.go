@@ -19,6 +19,7 @@ import (
 // A job that slurmctld has started whatever the node offers makes room by its rights, and
 // nobody else does.
 func TestPrologPreempts(t *testing.T) {
+	t.Parallel()
 	const booked, less, counted = "gres:gpu:1,gres:carma:40536", "gres:gpu:1,gres:carma:10240", "counted"
 	held := func(word string) func(*slurm) {
 		return func(s *slurm) { s.extra = `{"site":"x","carma1":10,"carmahold":"` + word + `"}` }

@@ -604,6 +604,7 @@ func TestPolicyOfTheJob(t *testing.T) {
 // What can be neither leased nor returned to the queue waits, and its tasks with it, until GPUs
 // are there: it does not run without, and sees no other job's.
 func TestPrologWaits(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]map[string]error{
 		"srun":           {"incomplete": sctl.ErrBatchOnly},
 		"slurmctld away": {"job": errors.New("away")},

@@ -28,6 +28,7 @@ func waits() schedule.Job {
 // A job that has booked nothing takes no GPU that somebody waits for, waits in front of nobody, and has none
 // kept for it; on an idle node it is leased one at once.
 func TestUnbookedJobYields(t *testing.T) {
+	t.Parallel()
 	held, later, unbooked, runs := waits(), waits(), waits(), waits()
 	held.Reason, later.Eligible, unbooked.MiB, runs.State = "JobHeldUser", time.Now().Add(time.Hour), 0, "RUNNING"
 	itself, elsewhere, wider := waits(), waits(), waits()

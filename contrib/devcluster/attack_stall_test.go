@@ -111,24 +111,23 @@ func (c *cluster) slurmctldPID() string {
 // Children, ledgers and a slurmctld that are stopped, frozen and slow while jobs start
 // fail no job, lose none and drain no node, whether the site wants a node with a fault
 // drained or not: a stall is no fault of the node.
-func TestAttackStalls(t *testing.T) {
-	t.Parallel()
-	for name, strict := range map[string]string{"strict": "true", "not strict": "false"} {
-		t.Run(name, func(t *testing.T) {
-			c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "20")
-			// Less than the stalls last.
-			c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"1s"`, "hooks.deadline": `"4s"`,
-				"hooks.strict": strict})
-			if !long {
-				c.stalled(10, 15*time.Second, stalls...)
-				return
-			}
-			for _, s := range stalls {
-				c.stalled(50, time.Minute, s)
-			}
-			c.stalled(50, time.Minute, stalls...)
-		})
+func TestAttackStalls(t *testing.T) { attackStalls(t, "false") }
+
+func TestAttackStallsStrict(t *testing.T) { attackStalls(t, "true") }
+
+func attackStalls(t *testing.T, strict string) {
+	c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "20")
+	// Less than the stalls last.
+	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"1s"`, "hooks.deadline": `"4s"`,
+		"hooks.strict": strict})
+	if !long {
+		c.stalled(10, 15*time.Second, stalls...)
+		return
 	}
+	for _, s := range stalls {
+		c.stalled(50, time.Minute, s)
+	}
+	c.stalled(50, time.Minute, stalls...)
 }
 
 // stalled starts jobs of two users beside stalls.

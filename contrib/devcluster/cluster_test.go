@@ -63,7 +63,9 @@ func init() {
 func devcluster(args ...string) *exec.Cmd { return exec.Command("./devcluster", args...) }
 
 // up starts a cluster that ends with the test. Tests that have one run side by
-// side: what they do most is to wait.
+// side: what they do most is to wait. The testing package wakes tests that wait in
+// Parallel from the last on, and subtests after all of them: so what takes longest are
+// tests in files late in the alphabet (turn_test.go, text_test.go, slurmdbd_test.go).
 func up(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	if first := note(t.Name(), false); first {
@@ -301,11 +303,14 @@ func (c *cluster) eventually(what func() string, want string) {
 	}
 }
 
+// await looks ever more rarely: a fifth of the processor time of all tests on a live Slurm is squeue's.
 func (c *cluster) await(what func() string, want string) (got string, ok bool) {
-	for start := time.Now(); time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
+	pause := 100 * time.Millisecond
+	for start := time.Now(); time.Since(start) < patience; time.Sleep(pause) {
 		if got = what(); regexp.MustCompile(want).MatchString(got) {
 			return got, true
 		}
+		pause = min(pause+pause/8, 300*time.Millisecond)
 	}
 	return got, false
 }

@@ -273,18 +273,17 @@ func TestAttackHoldsAfterOOM(t *testing.T) {
 // No GPU is kept on for a job whose user has changed the job so that the job cannot run on the node any more, even
 // where slurmctld says that the job waits for its turn.
 func TestAttackHoldsOfChangedJobs(t *testing.T) {
-	// Two clusters: with a single cluster, no short test takes longer. Without Parallel here all other tests wait.
-	t.Parallel()
-	for name, changes := range map[string][]string{
-		"places":    {"Features=b", "Partition=other", "ReservationName=other", "NumNodes=3-3"},
-		"resources": {"MinMemoryNode=200000", "MinCPUsNode=65", "MinTmpDiskNode=1000", "Dependency=afterok:1"},
-	} {
-		t.Run(name, func(t *testing.T) { holdsEnd(t, changes) })
-	}
+	holdsEnd(t, "Features=b", "Partition=other", "ReservationName=other", "NumNodes=3-3")
+}
+
+// Two tests, a cluster for each: with a single cluster, no short test takes longer.
+func TestAttackHoldsOfLargerJobs(t *testing.T) {
+	holdsEnd(t, "MinMemoryNode=200000", "MinCPUsNode=65", "MinTmpDiskNode=1000", "Dependency=afterok:1")
 }
 
 // holdsEnd requires that a hold ends with each change after which the job cannot run on the node.
-func holdsEnd(t *testing.T, changes []string) {
+func holdsEnd(t *testing.T, changes ...string) {
+	t.Helper()
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`})
 	c.sh("", "scontrol update NodeName=n1 Features=a; scontrol update NodeName=n2 Features=b")
