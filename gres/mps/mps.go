@@ -134,6 +134,9 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 		// Last: from now on a Prolog may give the daemon to a user, and opens the directory then.
 		err = t.write(dir)
 	}
+	if err != nil && t.PID != 0 { // nobody has noted the process
+		err = errors.Join(err, t.kill(context.WithoutCancel(ctx)))
+	}
 	if err == nil && old {
 		err = errors.Join(errOld, c.end(ctx, d, func() (bool, error) { return false, nil }))
 	}

@@ -271,7 +271,12 @@ func (c Control) clearOne(ctx context.Context, dir, was string) error {
 	if t.Group != "" && c.Groups != nil {
 		err = c.Groups.Kill(ctx, t.Group)
 	} else { // also where an earlier agent had cgroups
-		for _, server := range serversOf(was) {
+		servers := serversOf(was)
+		// The next tenure's daemon has the same path, and starts when dir is gone: then these are its servers.
+		if _, gone := os.Lstat(dir); errors.Is(gone, fs.ErrNotExist) {
+			return nil
+		}
+		for _, server := range servers {
 			err = errors.Join(err, server.kill(ctx))
 		}
 	}

@@ -365,3 +365,88 @@ func TestEndedSetIsCleared(t *testing.T) {
 		}
 	})
 }
+
+// stuck is the cgroup of a server that the kernel does not end.
+type stuck struct{ entered chan struct{} }
+
+func (g stuck) Put(name string, _ int) (string, error) { return "/" + name, nil }
+func (g stuck) Kill(ctx context.Context, dir string) error {
+	if dir != "/stuck" {
+		return nil
+	}
+	close(g.entered)
+	<-ctx.Done()
+	return errors.New("processes do not end")
+}
+
+// What clears ended tenures may wait for one of them, while Keep clears the next one and starts a daemon for another
+// user at the same path.
+func TestClearEndedLeavesTheNextTenure(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for other users")
+	}
+	each(t, func(t *testing.T, c tried) {
+		if c.real {
+			t.Skip("NVIDIA's daemon starts no server without a GPU")
+		}
+		g := stuck{make(chan struct{})}
+		c.Groups = g
+		must(t, c.keep(t, gres.Nobody))
+		must(t, c.Admit(t.Context(), "GPU-1", otherUID))
+		dir := filepath.Join(endedDir(c.RunDir), "GPU-0.1")
+		must(t, os.MkdirAll(dir, 0o700))
+		must(t, tenure{process: process{PID: 1 << 29, Start: 1}, Group: "/stuck"}.write(dir))
+		must(t, retire(c.RunDir, "GPU-1"))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- c.ClearEnded(ctx) }()
+		<-g.entered
+		must(t, c.keep(t, userUID))
+		must(t, c.Admit(t.Context(), "GPU-1", userUID))
+		servers, err := c.servers(t.Context(), "GPU-1")
+		if err != nil || len(servers) != 1 {
+			t.Fatalf("servers %v, %v", servers, err)
+		}
+		server := processOf(servers[0])
+		cancel()
+		if err := <-done; err == nil {
+			t.Error("no word of the server that does not end")
+		}
+		time.Sleep(200 * time.Millisecond) // a process that was killed takes a moment to end
+		if !server.runs() {
+			t.Error("the next user's server was ended")
+		}
+	})
+}
+
+// full is a cgroup file system that takes nothing for a while.
+type full struct{ fails bool }
+
+func (g *full) Put(name string, _ int) (string, error) {
+	if g.fails {
+		return "", errors.New("no cgroup")
+	}
+	return "/" + name, nil
+}
+func (g *full) Kill(context.Context, string) error { return nil }
+
+// A daemon that could not be noted does not stay.
+func TestFailedStartLeavesNoDaemon(t *testing.T) {
+	each(t, func(t *testing.T, c tried) {
+		g := &full{}
+		c.Groups = g
+		must(t, c.keep(t, otherUID))
+		must(t, c.Kill(t.Context(), "GPU-1"))
+		g.fails = true
+		if err := c.keep(t, otherUID); err == nil {
+			t.Error("no word of the cgroup")
+		}
+		if p := founder(PipeDir(c.RunDir, "GPU-1")); p.PID != 0 {
+			t.Errorf("daemon %d runs, and nobody has noted it", p.PID)
+			must(t, p.kill(t.Context()))
+		}
+		g.fails = false
+		must(t, c.keep(t, otherUID))
+	})
+}
