@@ -24,6 +24,8 @@ import (
 // COMPLETING.
 func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, records Records, slurm Slurm,
 	publish func(context.Context) error) error {
+	ctx, cancel := n.part(ctx) // whatever time slurmctld took to tell how the job ended (ExitOf)
+	defer cancel()
 	held, ok, err := ledger.Find(ctx, h.JobKey)
 	if err != nil {
 		return err
@@ -68,6 +70,9 @@ func (ep *epilog) run(ctx context.Context, publish func(context.Context) error) 
 	}
 	lease.FailPoint("epilog.recorded")
 	ep.countFailure(ctx, v)
+	// Whatever time the disk and slurmctld took.
+	ctx, cancelRelease := n.part(ctx)
+	defer cancelRelease()
 	if v.requeuedTo != "" || v.slotOver {
 		ep.scheduleRestart(ctx, v.kept)
 	}

@@ -892,3 +892,70 @@ func TestEpilogOfAComponentProbesIt(t *testing.T) {
 		t.Errorf("probed %q, calls %v", w.slurm.probed, w.slurm.calls)
 	}
 }
+
+// silent is a slurmctld that does not answer for the queue.
+type silent struct{ *slurm }
+
+func (s silent) Queue(ctx context.Context, _ []string) ([]schedule.Job, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// stalled is a disk that takes no record.
+type stalled struct{ *records }
+
+func (stalled) Put(ctx context.Context, _ db.Attempt) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Whatever takes all of its time, an Epilog gives the GPUs back.
+func TestEpilogReleasesWhateverHangs(t *testing.T) {
+	published := func(context.Context) error { return nil }
+	for name, end := range map[string]func(*testing.T, *world) error{
+		"how the job ended": func(t *testing.T, w *world) error {
+			w.prolog(t, hook(7))
+			ctx, cancel := context.WithTimeout(t.Context(), 0)
+			defer cancel()
+			return w.Epilog(ctx, hook(7), w.book, w.records, w.slurm, published)
+		},
+		"the record": func(t *testing.T, w *world) error {
+			w.prolog(t, hook(7))
+			return w.Epilog(t.Context(), hook(7), w.book, stalled{w.records}, w.slurm, published)
+		},
+		"who waits for a GPU on which jobs fail": func(t *testing.T, w *world) error {
+			w.stderr.State, w.stderr.Kind = userfile.StateOK, oomscan.GPUFault
+			w.slurm.partitions = []string{"gpu"}
+			fail := func(id uint32, s Slurm) error {
+				h := failed(hook(id))
+				h.UID = 1000 + id/2
+				w.slurm.job = sctl.Job{ID: h.JobID, UID: h.UID, State: "COMPLETING"}
+				w.prolog(t, h)
+				ctx, cancel := context.WithTimeout(t.Context(), w.Config.Hooks.Deadline.D())
+				defer cancel()
+				return w.Epilog(ctx, h, w.book, w.records, s, published)
+			}
+			for id := range uint32(3) {
+				if err := fail(id+1, w.slurm); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := w.book.EndFault(t.Context(), "GPU-0", "jobs"); err != nil {
+				t.Fatal(err)
+			}
+			return fail(1, silent{w.slurm})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.Config.Hooks.Deadline = config.Duration(time.Second)
+			if err := end(t, w); err != nil {
+				t.Error(err)
+			}
+			if l := w.leases(t); len(l) > 0 {
+				t.Errorf("leases left: %+v", l)
+			}
+		})
+	}
+}

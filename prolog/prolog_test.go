@@ -1546,3 +1546,32 @@ func TestStrict(t *testing.T) {
 		})
 	}
 }
+
+// gone is a slurmctld that answers nothing more once it has taken the job back.
+type gone struct{ *slurm }
+
+func (s gone) Job(ctx context.Context, id uint32) (sctl.Job, error) {
+	if s.job.State == "PENDING" {
+		<-ctx.Done()
+		return sctl.Job{}, ctx.Err()
+	}
+	return s.slurm.Job(ctx, id)
+}
+
+func (s gone) SafeStart(ctx context.Context) (time.Duration, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// The agent learns of a job that was returned to the queue, however slow slurmctld is then: else the job waits until
+// its Prolog's start time, ten minutes.
+func TestReturnedJobIsNoted(t *testing.T) {
+	w := newWorld(t)
+	w.Config.Hooks.Deadline = config.Duration(time.Second)
+	if err := w.arrive(t.Context(), hook(7), w.book, gone{w.slurm}).giveBack(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.PendingRestarts) != 1 {
+		t.Errorf("the agent knows of %v, %v", s.PendingRestarts, err)
+	}
+}

@@ -85,6 +85,8 @@ func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 	ctx, cancelRest := l.node.part(ctx)
 	defer cancelRest()
 	l.node.awaitRevocation(ctx, h, l.slurm)
+	ctx, cancelNote := l.node.part(ctx) // whatever time slurmctld took
+	defer cancelNote()
 	if err = l.ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
 		l.node.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
 	}

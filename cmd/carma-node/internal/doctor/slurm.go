@@ -190,7 +190,7 @@ func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 	h := d.Config.Hooks
 	// A Prolog may wait for GPUs; an Epilog, besides eight parts with a deadline each (prolog: the job's
 	// fate, its booking, putBack's four, comment, the rest), for its turn to requeue (turnWait).
-	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 8*h.Deadline.D()+45*time.Second).Seconds()) + 5
+	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 10*h.Deadline.D()+45*time.Second).Seconds()) + 5
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
 		v := seconds(d.setting(name))
 		if v > 0 && v < need {
