@@ -35,10 +35,10 @@ func otherNodes(c config.Config, node string) string {
 	return fmt.Sprintf(" This machine has the nodes %s; see --node", strings.Join(found, ", "))
 }
 
-// statusOf is a node's status from the ledger, the account database and the MPS daemons.
-func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
+// statusOf is a node's status from the ledger and the MPS daemons, with users' names by nameOf.
+func statusOf(c config.Config, node string, s lease.Snapshot, nameOf func(uid uint32) string) status.Node {
 	choose.CloseStale(s.Readings, choose.StaleAfter(c)) // of an agent that has died: nothing is known to be open
-	n := status.Of(node, s, choose.FromConfig(c), c.Idle.After.D(), userName, daemonState(c, node))
+	n := status.Of(node, s, choose.FromConfig(c), c.Idle.After.D(), nameOf, daemonState(c, node))
 	n.Mode = c.Mode
 	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
 	return n

@@ -44,7 +44,7 @@ func runStatus(ctx context.Context, e env, args []string) error {
 		if err != nil {
 			return cli.Fail(cli.ExitUnavailable, "%w", err)
 		}
-		n := statusOf(c, node, s)
+		n := statusOf(c, node, s, userName)
 		if *asJSON {
 			enc := json.NewEncoder(w)
 			enc.SetIndent("", "  ")

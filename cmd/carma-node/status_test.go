@@ -19,7 +19,7 @@ func TestStatusOfOldReadings(t *testing.T) {
 	for age, want := range map[time.Duration]string{time.Second: "1 open", time.Hour: "0 open"} {
 		s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "GPU-0", TotalMiB: 40536}, Age: age}}}
 		var b bytes.Buffer
-		if err := statusOf(config.Default(), "n1", s).Print(&b, texttable.Style{}); err != nil {
+		if err := statusOf(config.Default(), "n1", s, userName).Print(&b, texttable.Style{}); err != nil {
 			t.Fatal(err)
 		}
 		got := b.String()

@@ -27,8 +27,8 @@ import (
 	"carma/gres/resident"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
-	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
 )
 
 // Agent is the daemon of one node.
@@ -347,7 +347,7 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	text, asked, err := a.compareExtra(ctx, s)
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
-		if !errors.Is(err, extra.ErrForeign) { // which stays
+		if sctl.Unanswered(err) { // what stays, as another tool's Extra or a key that cannot be read, stops nothing else
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -518,13 +519,17 @@ func TestKeepStewardOfHoldsInVain(t *testing.T) {
 	}
 }
 
-// A node whose Extra is another tool's text looks after its holds and leases all the same; while slurmctld does not
-// answer it does not.
+// A node whose Extra is another tool's text, or that cannot read the users' key, looks after its holds and leases all
+// the same; while slurmctld does not answer it does not.
 func TestCompareWithForeignExtra(t *testing.T) {
 	for _, c := range []struct {
 		err   error
 		calls []string
-	}{{extra.ErrForeign, []string{"drop 7"}}, {errors.New("no connection"), nil}} {
+	}{
+		{extra.ErrForeign, []string{"drop 7"}},
+		{fmt.Errorf("read slurm.user_key: %w", fs.ErrPermission), []string{"drop 7"}},
+		{errors.New("slurm_load_node error: Unable to contact slurm controller (connect failure)"), nil},
+	} {
 		slurm, l := &cluster{}, &ledger{}
 		a := stewardOf(slurm, "n1")
 		a.Ledger, a.Jobs = l, &jobs{known: map[uint32]sctl.Job{}}

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -159,6 +160,7 @@ func (d *device) instances() []gres.Sample {
 		return []gres.Sample{s}
 	}
 	var samples []gres.Sample
+	var unreadable error // the first: without an UUID of their own all would be the device, which the ledger has once
 	for i := range most {
 		instance, ret := d.GetMigDeviceHandleByIndex(i)
 		if errors.Is(ret, nvml.ERROR_NOT_FOUND) || errors.Is(ret, nvml.ERROR_INVALID_ARGUMENT) {
@@ -172,12 +174,15 @@ func (d *device) instances() []gres.Sample {
 			g.UUID, g.Model, g.TotalMiB, err = identity(instance)
 		}
 		if err != nil {
-			s := blank(d.gpu)
-			s.Unreadable = fmt.Sprintf("read MIG instance %d: %v", i, err)
-			samples = append(samples, s)
+			unreadable = cmp.Or(unreadable, fmt.Errorf("read MIG instance %d: %w", i, err))
 			continue
 		}
 		samples = append(samples, look(instance, g))
+	}
+	if unreadable != nil {
+		s := blank(d.gpu)
+		s.Unreadable = unreadable.Error()
+		samples = append(samples, s)
 	}
 	return samples
 }

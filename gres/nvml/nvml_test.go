@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"carma/db/figure"
 	"carma/gres"
 )
@@ -227,6 +229,27 @@ func TestMIG(t *testing.T) {
 	}
 	if samples[0].MIG || samples[3].MIG || samples[1].UUID == samples[2].UUID {
 		t.Errorf("samples %+v", samples[:4])
+	}
+}
+
+// fallen is a device with two MIG instances that has fallen off the bus: nothing of the instances can be read.
+type fallen struct{ nvml.Device }
+
+func (fallen) GetMaxMigDeviceCount() (int, nvml.Return) { return 7, nvml.SUCCESS }
+func (fallen) GetUUID() (string, nvml.Return)           { return "", nvml.ERROR_GPU_IS_LOST }
+func (fallen) GetMigDeviceHandleByIndex(i int) (nvml.Device, nvml.Return) {
+	if i < 2 {
+		return fallen{}, nvml.SUCCESS
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+// Instances of which not even the UUID can be read are one sample, of the device: the ledger takes each UUID once, and
+// without readings all other GPUs of the node would close.
+func TestFallenMIG(t *testing.T) {
+	d := &device{Device: fallen{}, gpu: gres.GPU{UUID: "GPU-1"}, mig: true}
+	if samples := d.look(); len(samples) != 1 || samples[0].UUID != "GPU-1" || samples[0].Unreadable == "" {
+		t.Errorf("%+v", samples)
 	}
 }
 
