@@ -50,6 +50,7 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.ofNode":            "names of nodes",
 	"slurmbridge/sctl Client.NodeStatus":        "the node's own name",
 	"slurmbridge/sctl Client.Federation":        "constants",
+	"slurmbridge/sctl Reservations":             "constants",
 	"slurmbridge/sctl Client.NodeNames":         "constants",
 	"slurmbridge/sctl Client.Nodes":             "partitions of carma.toml",
 	"slurmbridge/sctl Client.Notify":            "a number, and a sentence of ours",

@@ -56,7 +56,18 @@ func TestSpellingsBySlurm(t *testing.T) {
 			}
 		}
 	}
-	for _, plain := range []string{"--gres=gpu:2", "--gpus=2", "--gpus-per-node=2", "--gres=gpu:a100:2"} {
+	// GPUs that slurmctld makes of tasks; from 24.05 on -c is an entry of tres_per_task, too.
+	for _, request := range []string{"-n4 -c2 --ntasks-per-gpu=2", "--gres=gpu:0 -n4 --ntasks-per-gpu=2",
+		"--gres=carma:1 -n4 --ntasks-per-gpu=2", "-n1 --ntasks-per-gpu=2", "--gpus=2 -c2 --ntasks-per-gpu=1"} {
+		command := "sbatch --parsable -H -N1 -p gpu " + request + " --wrap true"
+		if id, _, err := c.run(alice, command); err == nil {
+			taken[strings.TrimSpace(id)], commands[strings.TrimSpace(id)] = request, command
+		} else {
+			refused++
+		}
+	}
+	for _, plain := range []string{"--gres=gpu:2", "--gpus=2", "--gpus-per-node=2", "--gres=gpu:a100:2",
+		"-n4 --ntasks-per-gpu=2"} {
 		command := "sbatch --parsable -H -N1 -p gpu " + plain + " --wrap true"
 		if id, said, err := c.run(alice, command); err != nil {
 			t.Errorf("%s is refused: %s", plain, said)

@@ -47,6 +47,7 @@ type Job struct {
 	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
 	TasksPerNode   uint32
 	SocketsPerNode uint32
+	TaskGPUs       uint32 // what slurmctld makes of Tasks and --ntasks-per-gpu, where TRES names none; 0: none
 	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
 	Extra          string // --extra
 	Constrains     bool   // slurmctld compares Extra with the nodes' Extra, for jobs of srun too
@@ -120,6 +121,10 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		return Annotation{}, nil
 	}
 	asked := job.TRES.read()
+	if job.TaskGPUs > 0 && !asked.gpus() {
+		job.TRES.PerJob = tres.Add(job.TRES.PerJob, fmt.Sprintf("%sgpu:%d", s.GresPrefix, job.TaskGPUs))
+		asked = job.TRES.read()
+	}
 	a := Annotation{Managed: true, TRES: asked.without(), Extra: job.Extra}
 	k, err := gpusPerNode(job, asked, part.GPUsPerNode)
 	if err == nil {
@@ -280,6 +285,11 @@ type lists struct{ perNode, perJob, perSocket, perTask tres.List }
 
 func (t TRES) read() lists {
 	return lists{tres.Read(t.PerNode), tres.Read(t.PerJob), tres.Read(t.PerSocket), tres.Read(t.PerTask)}
+}
+
+// gpus tells whether a list names GPUs, as slurmctld counts them: gpu:0 is none.
+func (l *lists) gpus() bool {
+	return l.perNode.GPUs+l.perJob.GPUs+l.perSocket.GPUs+l.perTask.GPUs > 0
 }
 
 func (l *lists) without() TRES {

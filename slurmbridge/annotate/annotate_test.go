@@ -304,6 +304,34 @@ func TestAnnotateOneNode(t *testing.T) {
 	}
 }
 
+// GPUs that slurmctld makes of tasks are booked where no list has any, whatever else stands there.
+func TestAnnotateTaskGPUs(t *testing.T) {
+	for _, c := range []struct {
+		name                       string
+		perNode, perJob, perTask   string
+		gpus                       uint32
+		wantNode, wantJob, wantErr string
+	}{
+		{"-n4 --ntasks-per-gpu=2", "", "", "", 2, "gres:carma:20480", "gres:gpu:2", ""},
+		{"-n2 --ntasks-per-gpu=2", "", "", "", 1, "gres:gpu:1,gres:carma:10240", "", ""},
+		{"-n4 -c2 --ntasks-per-gpu=2", "", "", "cpu=2", 2, "gres:carma:20480", "gres:gpu:2", ""},
+		{"--gres=gpu:0 -n4 --ntasks-per-gpu=2", "gres:gpu:0", "", "", 2, "gres:gpu:0,gres:carma:20480", "gres:gpu:2", ""},
+		{"another GRES of the job", "", "gres:x:3", "", 2, "gres:carma:20480", "gres:x:3,gres:gpu:2", ""},
+		{"--gpus=2 -n4 --ntasks-per-gpu=2", "", "gres:gpu:2", "", 2, "gres:carma:20480", "gres:gpu:2", ""},
+		{"--gres=gpu:2 -n8 --ntasks-per-gpu=1", "gres:gpu:2", "", "", 8, "gres:gpu:2,gres:carma:20480", "", ""},
+		{"-n64 --ntasks-per-gpu=1", "", "", "", 64, "", "", "the job can get 64 GPUs on one node"},
+		{"none", "", "", "cpu=2", 0, "", "", ""},
+	} {
+		j := job(mem10)
+		j.TRES, j.TaskGPUs = TRES{PerNode: c.perNode, PerJob: c.perJob, PerTask: c.perTask}, c.gpus
+		a, err := site().Annotate(j)
+		if a.TRES.PerNode != c.wantNode || a.TRES.PerJob != c.wantJob || a.TRES.PerTask != c.perTask && c.wantErr == "" ||
+			c.wantErr == "" && err != nil || c.wantErr != "" && (err == nil || !strings.Contains(err.Error(), c.wantErr)) {
+			t.Errorf("%s: %+v, %v", c.name, a.TRES, err)
+		}
+	}
+}
+
 func TestAnnotateSeveralPartitions(t *testing.T) {
 	s := site()
 	s.Partitions["big"] = config.Partition{GPUsPerNode: 8, GPUMemMiB: 81559, Share: true}

@@ -17,7 +17,7 @@ import (
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
-const fields = 18
+const fields = 19
 
 // maxFields is far above any lists of GRES and partitions with the script's arguments: a list of a
 // megabyte takes 300 ms, in which nobody else's job is booked. The job is refused: left unchanged,
@@ -80,7 +80,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 			return annotate.Job{}, fmt.Errorf("libcarma: control character in field %d of ask", i)
 		}
 	}
-	var n [8]uint32
+	var n [9]uint32
 	for i := range n {
 		v, err := strconv.ParseUint(f[5+i], 10, 32)
 		if err != nil {
@@ -92,8 +92,8 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], MaxNodes: n[6], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], TimeLimit: n[5], Constrains: n[7] == 1, Extra: f[13], Option: f[14], Variable: f[15],
-		Values: f[16], Args: f[17], Script: script,
+		UID: n[4], TimeLimit: n[5], TaskGPUs: n[7], Constrains: n[8] == 1, Extra: f[14], Option: f[15], Variable: f[16],
+		Values: f[17], Args: f[18], Script: script,
 	}, nil
 }
 

@@ -31,7 +31,7 @@ time_slot = "4h"
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
 	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294",
-		"4294967294", "1000", "4294967294", "4294967294", "0", "", "", "", "", "", script}, "\x00"))
+		"4294967294", "1000", "4294967294", "4294967294", "0", "0", "", "", "", "", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -67,7 +67,7 @@ func TestAdvise(t *testing.T) {
 				"ask for at most 4 per node\n" + `comment carma-advice={"v":1,"note":"partition gpu: the job can get 5 GPUs on ` +
 				`one node, but a node has 4; ask for at most 4 per node"}` + "\n"},
 		{"a time slot, a signal, an --extra", strings.Replace(string(ask("slots", "gres:gpu:1",
-			"#CARMA signal=USR1@300 requeue=timeout\n")), "4294967294\x000\x00", "4294967294\x001\x00rack=7", 1),
+			"#CARMA signal=USR1@300 requeue=timeout\n")), "4294967294\x000\x000\x00", "4294967294\x000\x001\x00rack=7", 1),
 			`comment carma-advice={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536,` +
 				`"key":"6457f804971a3061"}` + "\n"},
 		{"variables", string(ask("gpu", "gres:gpu:1", "#CARMA on vars=SIZE\n")), "vars SIZE\n"},
@@ -156,8 +156,8 @@ env REQUEUE=timeout
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
-		{"an --extra", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000\x00",
-			"4294967294\x001\x00rack=7", 1),
+		{"an --extra", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000\x000\x00",
+			"4294967294\x000\x001\x00rack=7", 1),
 			`tres_per_node gres:gpu:1,gres:carma:40536
 extra (rack=7)&(carma1>=40536|carma1u1000>=40536)
 env V=1
@@ -191,7 +191,7 @@ comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":4
 			"refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
 		{"take a booking away", string(ask("gpu", "gres:carma:5", "")), "tres_per_node \n"},
 		{"an --extra that is a note", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")),
-			"4294967294\x000\x00", "4294967294\x001\x00for my group", 1),
+			"4294967294\x000\x000\x00", "4294967294\x000\x001\x00for my group", 1),
 			"refuse carma: partition gpu: --extra \"for my group\" is no constraint on a node's Extra; write KEY=VALUE, " +
 				"with & or |, and parentheses where both stand side by side\n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")),
@@ -218,8 +218,8 @@ env NODES=fixed
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 18 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 18 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 19 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 19 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1),
 			"leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
@@ -313,7 +313,8 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA mem=10G\n"))
 	f.Add(ask("", "gres:gpu:2,gres:carma:1", "#!/bin/sh\n#CARMA smact=3\n"))
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA vars=A,B\n"))
-	f.Add(bytes.Replace(ask("gpu", "gres:gpu:1", ""), []byte("4294967294\x000\x00"), []byte("4294967294\x001\x00"), 1))
+	f.Add(bytes.Replace(ask("gpu", "gres:gpu:1", ""), []byte("4294967294\x000\x000\x00"),
+		[]byte("4294967294\x000\x001\x00"), 1))
 	path := filepath.Join(f.TempDir(), "carma.toml")
 	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
 		f.Fatal(err)

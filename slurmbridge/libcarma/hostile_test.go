@@ -47,7 +47,7 @@ func TestHostileAskTime(t *testing.T) {
 		"three tools": body(longSummary(most-10, 1, "#CARMA|A-1 [-1, 2] 3\n#CARMA|Net(\n")),
 	} {
 		in := []byte(strings.Join([]string{"gpu,slots", list + "gpu:1", list, list, list, "4294967294", "4294967294",
-			"4294967294", "4294967294", "1000", "4294967294", "4294967294", "0", "", "on" + strings.Repeat(" ,", 511),
+			"4294967294", "4294967294", "1000", "4294967294", "4294967294", "0", "0", "", "on" + strings.Repeat(" ,", 511),
 			strings.Repeat("x", 1025), "", strings.Repeat("x", 4000), script}, "\x00"))
 		if got := answerTo(in); !strings.HasPrefix(got, "tres_per_node ") {
 			t.Errorf("%s: %.200q", name, got)

@@ -82,6 +82,29 @@ func (c Client) Federation(ctx context.Context) (string, error) {
 	return strings.TrimSpace(name), nil
 }
 
+// Reservations returns the partition of each reservation that has one, by name.
+func Reservations(ctx context.Context, c Client) (map[string]string, error) {
+	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "reservation")
+	if err != nil {
+		return nil, err
+	}
+	partitions := map[string]string{}
+	for line := range strings.Lines(out) {
+		name := ""
+		for word := range strings.FieldsSeq(line) {
+			switch key, value, _ := strings.Cut(word, "="); {
+			case key == "ReservationName" && name == "":
+				name = value
+			case key == "PartitionName" && name != "" && partitions[name] == "":
+				if value = noneEmpty(value); value != "" {
+					partitions[name] = value
+				}
+			}
+		}
+	}
+	return partitions, nil
+}
+
 // NodeStatus is an administrator's view of a node.
 type NodeStatus struct{ State, Reason, Gres string }
 

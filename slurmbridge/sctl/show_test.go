@@ -3,6 +3,7 @@
 package sctl
 
 import (
+	"maps"
 	"testing"
 	"time"
 )
@@ -63,5 +64,19 @@ func TestSafeStart(t *testing.T) {
 	}
 	if _, err := client(t, map[string]string{"scontrol": "exit 1"}).SafeStart(t.Context()); err == nil {
 		t.Error("scontrol failed: no error")
+	}
+}
+
+func TestReservations(t *testing.T) {
+	const shown = `printf '%s\n' "ReservationName=course StartTime=2026-11-30T10:00:00 EndTime=2026-11-30T11:00:00 Nodes=n1 ` +
+		`NodeCnt=1 CoreCnt=64 Features=(null) PartitionName=plain Flags=IGNORE_JOBS,SPEC_NODES TRES=cpu=128 Users=a" ` +
+		`"ReservationName=maint Nodes=n2 PartitionName=(null) Flags=MAINT,SPEC_NODES,ALL_NODES Comment=PartitionName=x"`
+	got, err := Reservations(t.Context(), client(t, map[string]string{"scontrol": shown}))
+	if want := map[string]string{"course": "plain"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	got, err = Reservations(t.Context(), client(t, map[string]string{"scontrol": "echo No reservations in the system"}))
+	if err != nil || len(got) != 0 {
+		t.Errorf("none: %v, %v", got, err)
 	}
 }

@@ -75,19 +75,19 @@ static void join_values(const job_desc_msg_t *job, char *names, char *to, size_t
 	to[n < room ? n : room - 1] = '\0';
 }
 
-static char *ask_of(const job_desc_msg_t *job, const char *gpus, const char *values, size_t *len)
+static char *ask_of(const job_desc_msg_t *job, uint32_t gpus, const char *values, size_t *len)
 {
 	const char *option = option_of(job), *variable = variable_of(job);
 	char *ask, args[CARMA_ARGS_MAX];
 	int n;
 
 	join_args(job, args, sizeof(args));
-	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s%c%.*s%c%s%c%s%c%.*s",
-		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, *gpus ? gpus : TEXT(job->tres_per_job), 0,
+	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s%c%.*s%c%s%c%s%c%.*s",
+		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
 		     TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		     job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
 		     WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
-		     job->max_nodes, 0, record_constrains(), 0, TEXT(extra_of(job)), 0,
+		     job->max_nodes, 0, gpus, 0, record_constrains(), 0, TEXT(extra_of(job)), 0,
 		     CARMA_KEYS_MAX, TEXT(option), 0, CARMA_KEYS_MAX, TEXT(variable), 0, values, 0, args, 0,
 		     CARMA_SCRIPT_MAX, TEXT(job->script));
 	*len = (size_t)n;
@@ -96,7 +96,7 @@ static char *ask_of(const job_desc_msg_t *job, const char *gpus, const char *val
 
 /* libcarma's answer for a job; NULL: libcarma leaves the job alone, or, where why is set, has no answer. Where
  * the first answer wants the values of variables, libcarma is asked again with the values. */
-static char *asked(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid, const char **why)
+static char *asked(const job_desc_msg_t *job, uint32_t gpus, uint32_t submit_uid, const char **why)
 {
 	char values[CARMA_ARGS_MAX] = "", *ask, *answer;
 	size_t len;
@@ -114,7 +114,7 @@ static char *asked(const job_desc_msg_t *job, const char *gpus, uint32_t submit_
 	}
 }
 
-char *answer_for(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid)
+char *answer_for(const job_desc_msg_t *job, uint32_t gpus, uint32_t submit_uid, bool *late)
 {
 	const char *why = NULL;
 	char *answer = asked(job, gpus, submit_uid, &why), *whole;
@@ -123,6 +123,7 @@ char *answer_for(const job_desc_msg_t *job, const char *gpus, uint32_t submit_ui
 		why = answer + 6;
 		answer[strcspn(answer, "\n")] = '\0';
 	}
+	*late = why;
 	if (!why)
 		return answer;
 	whole = whole_answer(job, gpus);

@@ -46,13 +46,13 @@ const char *record_default_partition(void); /* NULL: there is none, or it is not
 bool record_constrains(void); /* whether slurmctld compares jobs' extra with what nodes have there */
 bool record_operates(uint32_t uid); /* whether slurmctld takes the user for an operator or administrator */
 
-/* ask.c: libcarma's answer, or whole GPUs where no answer comes; the caller frees the text. gpus: GPUs that follow
- * from the job's tasks. NULL: the job stays as written. */
-char *answer_for(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid);
+/* ask.c: libcarma's answer, or whole GPUs where no answer comes, which late tells; the caller frees the text. gpus:
+ * GPUs that slurmctld makes of the job's tasks where the job names none. NULL: the job stays as written. */
+char *answer_for(const job_desc_msg_t *job, uint32_t gpus, uint32_t submit_uid, bool *late);
 
 /* whole.c: an answer as libcarma's (carma.h), by which a job without an answer has whole GPUs; the caller frees the
  * text. NULL: the job asks for no GPUs, not plainly, or not in one partition of CARMA's. */
-char *whole_answer(const job_desc_msg_t *job, const char *gpus);
+char *whole_answer(const job_desc_msg_t *job, uint32_t gpus);
 
 /* What a release of Slurm has. From 24.11 on jobs of srun wait for a constraint, too. */
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 11, 0)

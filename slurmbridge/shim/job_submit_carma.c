@@ -206,6 +206,22 @@ static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char
 	return SLURM_SUCCESS;
 }
 
+static bool contains(const char *list, const char *word)
+{
+	return list && strstr(list, word);
+}
+
+static bool asks_for(const job_desc_msg_t *job, const char *gres)
+{
+	return contains(job->tres_per_node, gres) || contains(job->tres_per_job, gres) ||
+	       contains(job->tres_per_socket, gres) || contains(job->tres_per_task, gres);
+}
+
+static bool names(const job_desc_msg_t *job, const char *gres)
+{
+	return asks_for(job, gres) || contains(job->cpus_per_tres, gres) || contains(job->mem_per_tres, gres);
+}
+
 /* The nodes of which slurmctld makes the tasks of a job that does not tell their number, as of
  * sbatch -M (gres.c, 22.05; job_mgr.c, _figure_out_num_tasks(), since 23.02); 0: it makes none. */
 static uint32_t nodes_for_tasks(const job_desc_msg_t *job)
@@ -218,64 +234,58 @@ static uint32_t nodes_for_tasks(const job_desc_msg_t *job)
 }
 
 /* The GPUs of a job that tells only its tasks or nodes and how many tasks a GPU has, as
- * slurmctld makes them (gres.c, gres_job_state_validate(), 22.05). */
-static void gpus_for_tasks(const job_desc_msg_t *job, char *to, size_t room)
+ * slurmctld makes them where no list names a GPU (gres.c, gres_job_state_validate(), 22.05 to 26.05): other GRES may
+ * stand there, and from 24.05 on clients write cpu=2 of -c 2 into tres_per_task (slurm_opt.c). */
+static uint32_t gpus_for_tasks(const job_desc_msg_t *job)
 {
-	bool told = job->tres_per_node || job->tres_per_job || job->tres_per_socket || job->tres_per_task;
-	uint32_t per_gpu = WIDE(job->ntasks_per_tres), gpus;
+	uint32_t per_gpu = WIDE(job->ntasks_per_tres);
 
-	*to = '\0';
-	if (told || !per_gpu || per_gpu == CARMA_NO_VAL)
-		return;
-	gpus = job->num_tasks != NO_VAL ? job->num_tasks / per_gpu : nodes_for_tasks(job);
-	if (gpus)
-		snprintf(to, room, GRES_PREFIX "gpu:%u", gpus);
-}
-
-static bool contains(const char *list, const char *word)
-{
-	return list && strstr(list, word);
+	if (!per_gpu || per_gpu == CARMA_NO_VAL)
+		return 0;
+	return job->num_tasks != NO_VAL ? job->num_tasks / per_gpu : nodes_for_tasks(job);
 }
 
 /* slurmctld takes --ntasks-per-gpu for tasks of each unit of any GRES, and a booking of
  * 40536 MiB for so many times as many tasks (tried: 22.05.8, 25.11.7). The client has
  * made their number of the GPUs already; srun binds its tasks by its own option. */
-static void spell_tasks_out(job_desc_msg_t *job, const char *gpus)
+static void spell_tasks_out(job_desc_msg_t *job, bool of_tasks)
 {
 	if (!job->ntasks_per_tres || job->ntasks_per_tres == NO_VAL16)
 		return;
-	if (*gpus) {
-		if (job->num_tasks == NO_VAL)
-			job->num_tasks = nodes_for_tasks(job) * job->ntasks_per_tres;
-		if (!contains(job->tres_per_node, "gpu")) /* where libcarma puts those of a job with one node */
-			set(&job->tres_per_job, gpus);
-	}
+	if (of_tasks && job->num_tasks == NO_VAL)
+		job->num_tasks = nodes_for_tasks(job) * job->ntasks_per_tres;
 	if (job->num_tasks != NO_VAL)
 		job->ntasks_per_tres = NO_VAL16;
 }
 
 static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
-	char *answer, *why = NULL, gpus[32];
-	bool booked;
+	char *answer, *why = NULL;
+	const char *partitions;
+	uint32_t gpus;
+	bool booked = false, of_tasks, late;
 	int rc;
 
 	spank_clean(job);
 	if (off())
 		return SLURM_SUCCESS;
-	rc = check(job, *TEXT(job->partition) ? job->partition : record_default_partition(), submit_uid, &why);
+	partitions = *TEXT(job->partition) ? job->partition : record_default_partition();
+	rc = check(job, partitions, submit_uid, &why);
 	if (rc) {
 		tell(err_msg, why);
 		return rc;
 	}
-	gpus_for_tasks(job, gpus, sizeof(gpus));
-	if (!(answer = answer_for(job, gpus, submit_uid)))
-		return SLURM_SUCCESS;
-	booked = !strncmp(answer, "tres_per_node ", 14) || strstr(answer, "\ntres_per_node ");
-	rc = apply(job, answer, err_msg);
-	if (!rc && booked)
-		spell_tasks_out(job, gpus);
-	free(answer);
+	gpus = gpus_for_tasks(job);
+	of_tasks = gpus && !asks_for(job, "gpu");
+	answer = answer_for(job, gpus, submit_uid, &late);
+	if (answer) {
+		booked = !strncmp(answer, "tres_per_node ", 14) || strstr(answer, "\ntres_per_node ");
+		rc = apply(job, answer, err_msg);
+		free(answer);
+	}
+	/* Without a booking no GPU is to come of the number, now or with the number of tasks of a later change. */
+	if (!rc && (booked || (!late && worker_manages(partitions) && !worker_watches())))
+		spell_tasks_out(job, of_tasks);
 	return rc;
 }
 
@@ -287,13 +297,6 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 
 	errno = before;
 	return rc;
-}
-
-static bool names(const job_desc_msg_t *job, const char *gres)
-{
-	return contains(job->tres_per_node, gres) || contains(job->tres_per_job, gres) ||
-	       contains(job->tres_per_socket, gres) || contains(job->tres_per_task, gres) ||
-	       contains(job->cpus_per_tres, gres) || contains(job->mem_per_tres, gres);
 }
 
 /* Of these slurmctld makes GPUs, where the job names none (gres_job_state_validate()). */

@@ -42,15 +42,17 @@ static bool is_set(const char *text)
 	return text && *text;
 }
 
-/* The one list with the job's GPUs, and its kind (carma.h); NULL: there is not one. */
-static const char *one_list(const job_desc_msg_t *job, const char *gpus, const char **kind)
+/* The one list with the job's GPUs, and its kind (carma.h); NULL: there is not one. The cpu=2 of -c 2 may stand in
+ * tres_per_task. */
+static const char *one_list(const job_desc_msg_t *job, const char *of_tasks, const char **kind)
 {
-	const char *of_job = *gpus ? gpus : job->tres_per_job;
+	bool of_job = is_set(job->tres_per_job), of_node = is_set(job->tres_per_node);
 
-	if (is_set(job->tres_per_socket) || is_set(job->tres_per_task) || is_set(of_job) == is_set(job->tres_per_node))
+	if (is_set(job->tres_per_socket) || (is_set(job->tres_per_task) && strstr(job->tres_per_task, "gres")) ||
+	    (of_job && of_node) || (!of_job && !of_node && !*of_tasks))
 		return NULL;
-	*kind = is_set(of_job) ? "job" : "node";
-	return is_set(of_job) ? of_job : job->tres_per_node;
+	*kind = of_node ? "node" : "job";
+	return of_node ? job->tres_per_node : of_job ? job->tres_per_job : of_tasks;
 }
 
 /* A line of the block as a line of the answer. */
@@ -76,15 +78,19 @@ static void put_line(FILE *to, const job_desc_msg_t *job, const char *entry, con
 	}
 }
 
-char *whole_answer(const job_desc_msg_t *job, const char *gpus)
+char *whole_answer(const job_desc_msg_t *job, uint32_t gpus)
 {
 	bool constrains = record_constrains();
-	const char *kind, *entry = one_list(job, gpus, &kind);
-	uint32_t n = entry ? plain_gpus(entry) : 0;
-	char *block, *answer = NULL;
+	char *block, *answer = NULL, of_tasks[32] = "";
+	const char *kind, *entry;
+	uint32_t n;
 	size_t len;
 	FILE *to;
 
+	if (gpus)
+		snprintf(of_tasks, sizeof(of_tasks), GRES_PREFIX "gpu:%u", gpus);
+	entry = one_list(job, of_tasks, &kind);
+	n = entry ? plain_gpus(entry) : 0;
 	if (!n || (constrains && is_set(extra_of(job))) || (!strcmp(kind, "job") && n > 1 && job->max_nodes != 1))
 		return NULL;
 	block = worker_whole(job->partition ? job->partition : "", kind, n, constrains);

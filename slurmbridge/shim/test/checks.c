@@ -35,39 +35,75 @@ void check_annotate(const char *script)
 	clear(&job);
 }
 
-/* --ntasks-per-gpu would be so many tasks for each booked MiB; without a number of GPUs
- * they follow from the tasks. */
+/* --ntasks-per-gpu would be so many tasks for each booked MiB; where no list names a GPU
+ * they follow from the tasks: other GRES, no GPUs and the cpu=2 of -c 2 change nothing. */
 void check_tasks_per_gpu(const char *script)
 {
+	static const struct {
+		bool by_nodes; /* as sbatch -M sends it */
+		const char *of_node, *of_job, *of_task;
+	} kinds[] = {
+		{ false, NULL, NULL, NULL },
+		{ false, NULL, GRES "gpu:1", NULL },
+		{ true, NULL, NULL, NULL },
+		{ false, NULL, NULL, "cpu=2" },
+		{ false, GRES "gpu:0", NULL, NULL },
+		{ false, GRES "nvme:1", NULL, NULL },
+		{ false, NULL, GRES "nvme:1", "cpu=2" },
+	};
 	job_desc_msg_t job;
 	char *err = NULL;
 
-	for (int kind = 0; kind < 3; kind++) {
-		bool named = kind == 1, by_nodes = kind == 2; /* as sbatch -M sends it */
-
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
 		for (int tries = 0;; tries++) {
 			empty(&job);
 			job.partition = strdup("gpu");
 			job.script = strdup(script);
-			if (by_nodes)
+			if (kinds[i].by_nodes)
 				job.min_nodes = job.max_nodes = 1;
 			else
 				job.num_tasks = 2;
 			job.ntasks_per_tres = 2;
-			if (named)
-				job.tres_per_job = strdup(GRES "gpu:1");
+			job.tres_per_node = kinds[i].of_node ? strdup(kinds[i].of_node) : NULL;
+			job.tres_per_job = kinds[i].of_job ? strdup(kinds[i].of_job) : NULL;
+			job.tres_per_task = kinds[i].of_task ? strdup(kinds[i].of_task) : NULL;
 			CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && tries < 1000);
-			if (job.tres_per_node && !err) /* answered in time */
+			if (job.tres_per_node && strstr(job.tres_per_node, "carma") && !err) /* answered in time */
 				break;
-			CHECK(err || (job.ntasks_per_tres == 2 && !job.tres_per_job == !named));
+			CHECK(err || job.ntasks_per_tres == 2);
 			free(err);
 			err = NULL;
 			clear(&job);
 			nap();
 		}
-		CHECK(strstr(job.tres_per_node, GRES "carma:"));
-		CHECK(strstr(job.tres_per_job ? job.tres_per_job : job.tres_per_node, GRES "gpu:1"));
+		CHECK(strstr(job.tres_per_node, GRES "gpu:1") || strstr(job.tres_per_job, GRES "gpu:1"));
 		CHECK(job.ntasks_per_tres == NO_VAL16 && job.num_tasks == 2);
+		CHECK(!kinds[i].of_job || !strstr(kinds[i].of_job, "nvme") || strstr(job.tres_per_job, GRES "nvme:1"));
+		clear(&job);
+	}
+}
+
+/* A job that has no GPUs in a partition of CARMA's gets none by a number of tasks that a later change tells;
+ * elsewhere it stays as it is. The real library answers. */
+void check_no_gpus_of_tasks(void)
+{
+	job_desc_msg_t job;
+	char *err = NULL;
+
+	for (int managed = 0; managed < 2; managed++) {
+		for (int tries = 0;; tries++) {
+			empty(&job);
+			job.partition = strdup(managed ? "gpu" : "plain");
+			job.num_tasks = 1;
+			job.ntasks_per_tres = 2;
+			CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !err && tries < 1000);
+			CHECK(!job.tres_per_node && !job.tres_per_job && job.num_tasks == 1);
+			if (job.ntasks_per_tres == (managed ? NO_VAL16 : 2)) /* answered in time */
+				break;
+			CHECK(managed);
+			clear(&job);
+			nap();
+		}
 		clear(&job);
 	}
 }

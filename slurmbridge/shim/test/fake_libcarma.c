@@ -86,7 +86,7 @@ static const char *behind(const char *ask, size_t len, int nuls)
 
 char *carma_annotate(const char *ask, size_t len)
 {
-	const char *script = behind(ask, len, 18);
+	const char *script = behind(ask, len, 19);
 	char *text;
 
 	if (!strncmp(script, "sleep", 5)) {
@@ -106,11 +106,11 @@ char *carma_annotate(const char *ask, size_t len)
 	if (!strncmp(script, "slot", 4))
 		return strdup("time_limit 240\nsignal 10 300 batch\nrequeue 1\ntell carma: cut\n");
 	if (!strncmp(script, "keys", 4))
-		return asprintf(&text, "tell %s;%s\n", behind(ask, len, 14), behind(ask, len, 15)) < 0 ? NULL : text;
+		return asprintf(&text, "tell %s;%s\n", behind(ask, len, 15), behind(ask, len, 16)) < 0 ? NULL : text;
 	if (!strncmp(script, "vars ", 5)) {
-		if (!*behind(ask, len, 16))
+		if (!*behind(ask, len, 17))
 			return strdup(script);
-		return asprintf(&text, "tell %s\n", behind(ask, len, 16)) < 0 ? NULL : text;
+		return asprintf(&text, "tell %s\n", behind(ask, len, 17)) < 0 ? NULL : text;
 	}
 	if (!strncmp(script, "again", 5))
 		return strdup("vars A\n");

@@ -77,6 +77,7 @@ int main(int argc, char **argv)
 		check_tick_when_busy();
 	} else {
 		check_keys_of_values();
+		check_no_gpus_of_tasks();
 		if (!calm)
 			check_flood();
 	}

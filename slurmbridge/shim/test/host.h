@@ -65,6 +65,7 @@ int told(job_desc_msg_t *job, int rc, char **err_msg);
 extern atomic_int hold, held; /* the fake libcarma keeps a call until hold is 0, and says so */
 void check_annotate(const char *script);
 void check_tasks_per_gpu(const char *script);
+void check_no_gpus_of_tasks(void);
 void check_forged(const char *script);
 void check_answers(void);
 void check_slot(void);

@@ -7,7 +7,7 @@
 #define AS_IT_WAS NULL
 
 static const struct {
-	char list; /* n: of a node, j: of the job, t: by tasks */
+	char list; /* n: of a node, c: with -c 2, j: of the job, t: by tasks, b: by tasks with -c 2 */
 	const char *entry, *want; /* tres_per_node */
 } spellings[] = {
 	{ 'n', GRES "gpu", GRES "gpu," GRES "carma:100" },
@@ -18,7 +18,9 @@ static const struct {
 	{ 'n', GRES "gpu:3090:2", GRES "gpu:3090:2," GRES "carma:200" },
 	{ 'j', GRES "gpu:1", GRES "gpu:1," GRES "carma:100" },
 	{ 'j', GRES "gpu:a100:2", GRES "gpu:a100:2," GRES "carma:200" },
+	{ 'c', GRES "gpu:2", GRES "gpu:2," GRES "carma:200" },
 	{ 't', "", GRES "gpu:1," GRES "carma:100" },
+	{ 'b', "", GRES "gpu:1," GRES "carma:100" },
 	/* slurmctld reads 3090 GPUs, 1024 GPUs, none, and so on; no node has as many as 3. */
 	{ 'n', GRES "gpu:3090", AS_IT_WAS }, { 'n', GRES "gpu:1k", AS_IT_WAS }, { 'n', GRES "gpu:0", AS_IT_WAS },
 	{ 'n', GRES "gpu:3", AS_IT_WAS }, { 'n', GRES "gpu: 2", AS_IT_WAS }, { 'n', GRES "gpu=2", AS_IT_WAS },
@@ -54,7 +56,9 @@ static void check_spellings(void)
 		job.time_limit = 0;
 		job.max_nodes = 1;
 		job.user_id = 1234;
-		if (spellings[i].list == 'n')
+		if (spellings[i].list == 'c' || spellings[i].list == 'b')
+			job.tres_per_task = strdup("cpu=2");
+		if (spellings[i].list == 'n' || spellings[i].list == 'c')
 			job.tres_per_node = strdup(spellings[i].entry);
 		else if (spellings[i].list == 'j')
 			job.tres_per_job = strdup(spellings[i].entry);
@@ -65,10 +69,10 @@ static void check_spellings(void)
 			is_as_it_was(&job);
 		} else {
 			CHECK(got && !strcmp(got, spellings[i].want) && !job.tres_per_job);
-			CHECK(!strcmp(spank(&job, "CARMA_LIST"), spellings[i].list == 'n' ? "node" : "job"));
+			CHECK(!strcmp(spank(&job, "CARMA_LIST"), strchr("nc", spellings[i].list) ? "node" : "job"));
 			CHECK(spank(&job, "CARMA_V") && spank(&job, "CARMA_SUBMIT") && job.time_limit == 240);
 			CHECK(!strcmp(job.admin_comment, "carma={\"late\":1}"));
-			CHECK(job.ntasks_per_tres == (spellings[i].list == 't' ? NO_VAL16 : 0));
+			CHECK(job.ntasks_per_tres == (strchr("tb", spellings[i].list) ? NO_VAL16 : 0));
 #if HAS_EXTRA
 			CHECK(!strcmp(job.extra, "carma1>=100|carma1u1234>=100"));
 #endif

@@ -40,12 +40,31 @@ func (r Request) job(text []byte) annotate.Job {
 		}
 	}
 	if r.tresPerTask != "" {
-		j.TRES.PerTask = tres.Add(j.TRES.PerTask, r.tresPerTask)
+		// slurm_opt.c sends "gres/gpu:1" of sbatch(1)'s "gres/gpu=1".
+		j.TRES.PerTask = tres.Add(j.TRES.PerTask, strings.ReplaceAll(r.tresPerTask, "=", ":"))
 	}
-	if n := r.gpusForTasks(); n > 0 && j.TRES == (annotate.TRES{}) {
-		j.TRES.PerJob = tres.GPU + ":" + strconv.FormatUint(uint64(n), 10)
+	j.TaskGPUs = r.gpusForTasks()
+	if n := r.tasksForGPUs(); n > 0 && r.tasks == 0 {
+		j.Tasks = n
 	}
 	return j
+}
+
+// tasksForGPUs are the tasks of a job that says its GPUs and those of a task, of one type, as sbatch has them
+// (gres.c, _test_gres_cnt, 22.05.8; tried: 24.11.5); 0: the job does not.
+func (r Request) tasksForGPUs() uint32 {
+	of := func(list string) (kind string, gpus uint64) {
+		if i := strings.LastIndexByte(list, ':'); i >= 0 {
+			kind, list = list[:i], list[i+1:]
+		}
+		gpus, _ = strconv.ParseUint(list, 10, 16) // not a number: none
+		return kind, gpus
+	}
+	kind, all := of(r.gpus)
+	if of, each := of(r.gpusPerTask); each > 0 && of == kind {
+		return uint32(all / each)
+	}
+	return 0
 }
 
 // gpusForTasks are the GPUs of a job that says only its tasks, or its nodes, and how many

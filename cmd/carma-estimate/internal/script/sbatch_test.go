@@ -257,22 +257,32 @@ func TestJob(t *testing.T) {
 		{Request{gpus: "a100:1,v100:2", gpusPerTask: "1", gpusPerSocket: "3"},
 			annotate.Job{TRES: annotate.TRES{PerJob: "gpu:a100:1,gpu:v100:2", PerTask: "gpu:1", PerSocket: "gpu:3"},
 				MinNodes: none, Tasks: none, TasksPerNode: none, SocketsPerNode: none}},
+		{Request{gpus: "4", gpusPerTask: "2"}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:4", PerTask: "gpu:2"},
+			MinNodes: none, Tasks: 2, TasksPerNode: none, SocketsPerNode: none}},
+		{Request{gpus: "a100:4", gpusPerTask: "a100:1"},
+			annotate.Job{TRES: annotate.TRES{PerJob: "gpu:a100:4", PerTask: "gpu:a100:1"}, MinNodes: none, Tasks: 4,
+				TasksPerNode: none, SocketsPerNode: none}},
+		{Request{gpus: "a100:4", gpusPerTask: "1"}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:a100:4", PerTask: "gpu:1"},
+			MinNodes: none, Tasks: none, TasksPerNode: none, SocketsPerNode: none}},
+		{Request{tresPerTask: "cpu=4,gres/gpu=1", tasks: 2},
+			annotate.Job{TRES: annotate.TRES{PerTask: "cpu:4,gres/gpu:1"}, MinNodes: none, Tasks: 2, TasksPerNode: none,
+				SocketsPerNode: none}},
 		{Request{tresPerTask: "gres/gpu:1", gpusPerTask: "2"},
 			annotate.Job{TRES: annotate.TRES{PerTask: "gpu:2,gres/gpu:1"}, MinNodes: none, Tasks: none,
 				TasksPerNode: none, SocketsPerNode: none}},
-		{Request{tasks: 8, tasksPerGPU: 4}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:2"}, MinNodes: none, Tasks: 8,
+		{Request{tasks: 8, tasksPerGPU: 4}, annotate.Job{TaskGPUs: 2, MinNodes: none, Tasks: 8,
 			TasksPerNode: none, SocketsPerNode: none}},
-		{Request{nodes: 2, tasksPerGPU: 4}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:2"}, MinNodes: 2, Tasks: none,
+		{Request{nodes: 2, tasksPerGPU: 4}, annotate.Job{TaskGPUs: 2, MinNodes: 2, Tasks: none,
 			TasksPerNode: none, SocketsPerNode: none}},
 		{Request{tasks: 8, tasksPerGPU: 4, gres: "gpu:1"},
-			annotate.Job{TRES: annotate.TRES{PerNode: "gpu:1"}, MinNodes: none, Tasks: 8, TasksPerNode: none,
+			annotate.Job{TRES: annotate.TRES{PerNode: "gpu:1"}, TaskGPUs: 2, MinNodes: none, Tasks: 8, TasksPerNode: none,
 				SocketsPerNode: none}},
 		{Request{gpus: "8", nodes: 4, tasks: 2}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:8"}, MinNodes: 2,
 			Tasks: 2, TasksPerNode: none, SocketsPerNode: none}},
 	} {
 		got := c.r.job(nil)
 		if got.Partition != c.want.Partition || got.TRES != c.want.TRES || got.MinNodes != c.want.MinNodes ||
-			got.Tasks != c.want.Tasks ||
+			got.Tasks != c.want.Tasks || got.TaskGPUs != c.want.TaskGPUs ||
 			got.TasksPerNode != c.want.TasksPerNode || got.SocketsPerNode != c.want.SocketsPerNode {
 			t.Errorf("%+v:\ngot  %+v\nwant %+v", c.r, got, c.want)
 		}

@@ -46,8 +46,9 @@ type Facts struct {
 	RunningErr   error
 	Installed    sctl.Version // of Slurm's commands on this machine
 	Skew         time.Duration
-	Federation   string // the cluster's federation; empty: none
-	PluginDirs   []Path // named in slurm.conf
+	Federation   string            // the cluster's federation; empty: none
+	Reservations map[string]string // the partition of each reservation that has one; nil: not asked for
+	PluginDirs   []Path            // named in slurm.conf
 	SPANK        SPANK
 	Extras       map[string]string // of CARMA's nodes, as slurmctld has them; nil: not asked for
 	ExtrasErr    error

@@ -247,6 +247,17 @@ func TestPlanted(t *testing.T) {
 		"node without gpu": {[]string{"Gres=gpu:12,", "Gres="}, nil, "fail nodes: has no gpu"},
 		"too few slots": {[]string{"Gres=gpu:12,", "Gres=gpu:4,"}, nil,
 			"warn nodes: counts 4 slots: 4 GPUs shared by 3 jobs need 12"},
+		"a reservation of another partition": {nil, func(f *Facts) {
+			f.Reservations = map[string]string{"course": "cpu", "same": "gpu"}
+		}, "warn partitions: reservation course is of partition cpu: its jobs that name no partition run there, and are " +
+			"booked"},
+		"a reservation of a managed partition": {[]string{" Default=YES", ""}, func(f *Facts) {
+			gpu := f.Config.Partition["gpu"]
+			gpu.Default = false
+			f.Config.Partition["gpu"] = gpu
+			f.Reservations = map[string]string{"course": "gpu"}
+		}, "warn partitions: reservation course is of partition gpu: its jobs that name no partition run there, and are " +
+			"not"},
 		"time slot and no MaxTime": {nil, func(f *Facts) { slot(f, "gpu", 4*time.Hour) },
 			"warn partitions: partition gpu has MaxTime=INFINITE, more than its time slot"},
 		"time slot and a longer MaxTime": {[]string{"Default=YES", "Default=YES MaxTime=1-0"},

@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,6 +155,7 @@ func (d *diagnosis) partitions() {
 			directiveOf(&d.Config, name, say)
 			timeSlot(line, p.TimeSlot.D(), say)
 		}
+		reservations(&d.Facts, say)
 	})
 }
 
@@ -212,8 +214,32 @@ func timeSlot(partition slurmconf.Record, slot time.Duration, say func(Level, st
 		say(Fail, fmt.Sprintf("partition %s has MaxTime=%s, less than its time slot: jobs without a time limit get the slot "+
 			"as their limit, and never start", name, text), do)
 	case most > slot:
-		say(Warn, fmt.Sprintf("partition %s has MaxTime=%s, more than its time slot: a job that is accepted as written, "+
-			"without an answer of libcarma, may run so long", name, text), do)
+		say(Warn, fmt.Sprintf("partition %s has MaxTime=%s, more than its time slot: its user can raise the time limit of "+
+			"a job that waits so far, and a job without an answer of libcarma may have so long a limit", name, text), do)
+	}
+}
+
+// reservations names those whose jobs run in another partition than CARMA takes them for: slurmctld puts a job that
+// names a reservation and no partition into the reservation's (job_mgr.c, _get_job_parts()), after the plugin.
+func reservations(f *Facts, say func(Level, string, string)) {
+	taken := ""
+	for _, p := range f.SlurmConf.Partitions {
+		if strings.EqualFold(p.Get("Default"), "YES") {
+			taken = p.Name
+		}
+	}
+	managed := f.Config.PartitionNames()
+	for _, name := range slices.Sorted(maps.Keys(f.Reservations)) {
+		runs := f.Reservations[name]
+		if runs == taken || !slices.Contains(managed, runs) && !slices.Contains(managed, taken) {
+			continue
+		}
+		how := "are not booked"
+		if slices.Contains(managed, taken) {
+			how = "are booked as jobs of partition " + taken
+		}
+		say(Warn, fmt.Sprintf("reservation %s is of partition %s: its jobs that name no partition run there, and %s", name,
+			runs, how), fmt.Sprintf("tell its users to submit with --partition=%s --reservation=%s", runs, name))
 	}
 }
 

@@ -82,8 +82,10 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 	return f
 }
 
-// tell asks Slurm for the settings of administrators and agents; limits unknown to slurmdbd are not judged.
+// tell asks Slurm for the settings of administrators and agents; limits and reservations that are not
+// told are not judged.
 func tell(ctx context.Context, f *doctor.Facts, slurm sctl.Client) {
+	f.Reservations, _ = sctl.Reservations(ctx, slurm)
 	if f.Installed.Publishes() {
 		var nodes []schedule.Node
 		nodes, f.ExtrasErr = slurm.Nodes(ctx, f.Config.PartitionNames())
