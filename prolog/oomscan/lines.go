@@ -147,7 +147,7 @@ var (
 	code = pattern(`^(?:except|raise|if|elif|assert|throw|catch|return|def|class|import|from|case|while|for|with|try:|else:|#|//)(?:\W|$)|` +
 		`^(?:print|printf|fprintf|logger|logging|log|warnings|self|std::cerr|pytest)[.(]|^[a-z_][\w.]* = `)
 	// inCode are words of source wherever they stand on a line.
-	inCode = []string{" in str(e", "isinstance(", "except torch", "pytest.raises", "std::cerr", "printf(", `f"`,
+	inCode = []string{" in str(e", "isinstance(", "except torch", "pytest.raises", "std::cerr", "printf(", `(f"`, ` f"`, `=f"`,
 		"-> none:"}
 )
 

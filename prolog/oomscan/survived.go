@@ -75,6 +75,9 @@ func (p *parsed) isOwn(k int) bool {
 	return len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !trace().Match(l) && !anyIn(l, notIts)
 }
 
+// frame is a numbered frame of a stack trace: of Julia.
+var frame = pattern(`^\s*\[\d+\] \S`)
+
 // ends are words of lines that are not the program's work: of errors, of launchers, of Slurm, of the shell, of
 // the C library on an abort, of anything closed after an error.
 var ends = []string{
@@ -107,8 +110,10 @@ func (p *parsed) history() history {
 	for k := range p.lines {
 		l := p.line(k)
 		l = l[:min(len(l), 512)]
-		now.isWork = indent(l) < 4 && l[0] != '|' && !anyIn(l, ends) && !raised().Match(l) && !log().Match(l) &&
-			!trace().Match(l)
+		b := p.body(k) // the clock may be part of what launchers put before it
+		b = b[:min(len(b), 512)]
+		now.isWork = len(b) > 0 && indent(b) < 4 && l[0] != '|' && !bytes.HasPrefix(b, []byte{'\t'}) && !anyIn(l, ends) &&
+			!raised().Match(b) && !log().Match(l) && !trace().Match(b) && !frame().Match(b)
 		if c := clockIn(l); c >= 0 {
 			now.clock = c
 		}
