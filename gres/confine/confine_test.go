@@ -744,3 +744,26 @@ func TestRootsAlone(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A slurm.conf that Slurm reads keeps no job waiting (cgroup v1): Include with the modifier %c, slurm.conf(5).
+func TestFindWithModifier(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"slurm.conf":                  "ClusterName=hpc\nTaskPlugin=task/cgroup\nInclude nodes-%c.conf\n",
+		"nodes-hpc.conf":              "NodeName=n1 Gres=gpu:4\n",
+		"cgroup.conf":                 "ConstrainDevices=yes\nCgroupMountpoint=" + dir + "/cgroup\n",
+		"cgroup/devices/cgroup.procs": "",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, err := Find("auto", Host{Node: "n1", SlurmConf: filepath.Join(dir, "slurm.conf"), Devices: dir, RunDir: dir})
+	if err != nil || g == nil {
+		t.Errorf("%v, %v; jobs wait without end: %v", g, err, !Unavailable(err))
+	}
+}

@@ -14,6 +14,7 @@ import (
 // File is a configuration with what it includes.
 type File struct {
 	Settings   map[string]string // by name in lower case; the last line counts
+	Hosts      []string          // SlurmctldHost= lines, one for each controller
 	Nodes      []Record          // NodeName= lines, without NodeName=DEFAULT
 	Partitions []Record          // PartitionName= lines, without PartitionName=DEFAULT
 	Other      []Record          // Name= lines of gres.conf
@@ -45,7 +46,8 @@ func Settings(path string) (File, error) {
 	return read(path, func(text string) string {
 		var b strings.Builder
 		for line := range strings.Lines(text) {
-			if key, _, _ := strings.Cut(line, "="); !strings.HasSuffix(strings.ToLower(key), "name") {
+			key, _, _ := strings.Cut(line, "=")
+			if key = strings.ToLower(key); !strings.HasSuffix(key, "name") || strings.HasSuffix(key, "clustername") {
 				b.WriteString(line)
 			}
 		}
@@ -145,6 +147,9 @@ func (p *parser) line(line string) error {
 	default:
 		for _, w := range list {
 			p.file.Settings[w.key] = w.value
+			if w.key == "slurmctldhost" {
+				p.file.Hosts = append(p.file.Hosts, w.value)
+			}
 		}
 	}
 	return nil
@@ -174,6 +179,8 @@ func (p *parser) includeFile(name string) error {
 	if p.includes++; p.includes > mostIncludes {
 		return fmt.Errorf("include %s: more than %d files; do they include each other?", name, mostIncludes)
 	}
+	// The only modifier of Include (slurm.conf(5); parse_config.c, 22.05 to 26.05).
+	name = strings.ReplaceAll(name, "%c", strings.ToLower(p.file.Setting("ClusterName")))
 	text, err := p.include(name)
 	if err != nil {
 		return fmt.Errorf("include %s: %w", name, err)

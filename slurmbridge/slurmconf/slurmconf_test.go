@@ -120,3 +120,24 @@ func TestSettings(t *testing.T) {
 		t.Errorf("without the setting: %q", got)
 	}
 }
+
+// INCLUDE MODIFIERS of slurm.conf(5): %c is the cluster's name, in small letters (parse_config.c,
+// _parse_for_format, 22.05 to 26.05).
+func TestIncludeModifier(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"slurm.conf":     "ClusterName=HPC\nInclude nodes-%c.conf\nTaskPlugin=task/cgroup\n",
+		"nodes-hpc.conf": "NodeName=n1 Gres=gpu:4\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, "slurm.conf")
+	if f, err := Read(path); err != nil || len(f.Nodes) != 1 {
+		t.Errorf("Read: %+v, %v", f.Nodes, err)
+	}
+	if f, err := Settings(path); err != nil || f.Setting("TaskPlugin") != "task/cgroup" {
+		t.Errorf("Settings: %+v, %v", f.Settings, err)
+	}
+}

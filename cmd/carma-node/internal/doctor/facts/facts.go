@@ -46,14 +46,16 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 	_, err = os.Stat(filepath.Join(filepath.Dir(path), "carma.disable"))
 	f.Disabled = err == nil
 	slurm := sctl.For(f.Config.Slurm, os.Getenv("SLURM_CONF"))
-	f.Installed, _ = slurm.Version(ctx)
-	text, err := slurm.ShowConfig(ctx)
+	asking, cancel := half(ctx)
+	defer cancel()
+	f.Installed, _ = slurm.Version(asking)
+	text, err := slurm.ShowConfig(asking)
 	f.Running, f.RunningErr = slurmconf.Running(text), err
 	if err == nil {
-		if t, err := slurm.Time(ctx); err == nil {
+		if t, err := slurm.Time(asking); err == nil {
 			f.Skew = time.Since(t).Truncate(time.Second)
 		}
-		f.Federation, _ = slurm.Federation(ctx)
+		f.Federation, _ = slurm.Federation(asking)
 	}
 	slurmConf := slurmConfPath(slurm, f.Running)
 	f.SlurmConf, f.SlurmConfErr = slurmconf.Read(slurmConf)
@@ -66,25 +68,48 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 			_, f.UserKey.Err = extra.ReadTags(key, os.ReadFile)
 		}
 	}
-	if f.RunningErr == nil && !f.Config.Observes() {
-		tell(ctx, &f, slurm)
-	}
 	if !controller && !node {
 		controller, node = whatThisIs(f.SlurmConf, name)
+	}
+	if f.RunningErr == nil && !f.Config.Observes() {
+		tell(asking, &f, slurm, controller, name)
 	}
 	if controller {
 		f.Controller = gatherController(f, path)
 	}
 	if node {
 		f.Config = f.Config.ForNode(name)
-		f.Node = gatherNode(ctx, f, name, slurm, slurmConf)
+		f.Node = gatherNode(ctx, f, name, slurmConf)
+		if f.RunningErr == nil {
+			if status, err := slurm.NodeStatus(asking, name); err == nil {
+				f.Node.State, f.Node.Reason, f.Node.Gres = status.State, status.Reason, status.Gres
+			}
+		}
 	}
 	return f
 }
 
+// half leaves a half of the time to what the machine itself tells: sacctmgr waits for a slurmdbd that hangs for 45 s
+// by default (dbd_conn.c, 24.11.5), and the driver is not to be blamed for the time.
+func half(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok {
+		return context.WithTimeout(ctx, time.Until(end)/2)
+	}
+	return context.WithCancel(ctx)
+}
+
 // tell asks Slurm for the settings of administrators and agents; limits and reservations that are not
 // told are not judged.
-func tell(ctx context.Context, f *doctor.Facts, slurm sctl.Client) {
+// A node asks about itself alone: slurmctld starts the health checks of all nodes at once.
+func tell(ctx context.Context, f *doctor.Facts, slurm sctl.Client, controller bool, name string) {
+	if !controller {
+		if f.Installed.Publishes() {
+			if text, err := slurm.Node(ctx, name); err == nil {
+				f.Extras = map[string]string{name: text}
+			}
+		}
+		return
+	}
 	f.Reservations, _ = sctl.Reservations(ctx, slurm)
 	if f.Installed.Publishes() {
 		var nodes []schedule.Node
@@ -113,7 +138,7 @@ func whatThisIs(conf slurmconf.File, name string) (controller, node bool) {
 	for _, n := range conf.Nodes {
 		node = node || hostlist.Contains(n.Name, name)
 	}
-	controller = isHost(conf.Setting("SlurmctldHost"))
+	controller = slices.ContainsFunc(conf.Hosts, isHost)
 	return controller, node || !controller
 }
 
@@ -217,12 +242,9 @@ func look(path string) doctor.Path {
 	return p
 }
 
-func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Client, confPath string) *doctor.Node {
+func gatherNode(ctx context.Context, f doctor.Facts, name, confPath string) *doctor.Node {
 	c := f.Config
 	n := &doctor.Node{Name: name, Hooks: map[string]doctor.Path{}, MPS: look(c.MPS.Control), RunDir: look(c.RunDir(name))}
-	if status, err := slurm.NodeStatus(ctx, name); err == nil {
-		n.State, n.Reason, n.Gres = status.State, status.Reason, status.Gres
-	}
 	for _, hook := range []string{"Prolog", "TaskProlog", "Epilog"} {
 		// A site's own scripts may stand beside; each is a file or a pattern.
 		first, _, _ := strings.Cut(setting(f, hook), ",")
