@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"carma/gres"
 	"carma/gres/choose"
@@ -56,10 +57,24 @@ func daemonState(c config.Config, node string) func(uuid string) status.MPS {
 	}
 }
 
+// userName is the name of an id, or the id: a directory service may hang, and neither an agent nor an administrator
+// waits for its answer.
 func userName(uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username
+	name := make(chan string, 1)
+	go func() {
+		if u, err := lookupID(id); err == nil {
+			name <- u.Username
+		} else {
+			name <- id
+		}
+	}()
+	select {
+	case found := <-name:
+		return found
+	case <-time.After(time.Second):
+		return id
 	}
-	return id
 }
+
+var lookupID = user.LookupId // another in tests

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"os/user"
 	"strings"
 	"testing"
 	"time"
@@ -26,5 +27,16 @@ func TestStatusOfOldReadings(t *testing.T) {
 		if !strings.Contains(got, want) || (age > time.Minute) != strings.Contains(got, "it was last read 1h") {
 			t.Errorf("read %s ago:\n%s", age, got)
 		}
+	}
+}
+
+// A directory service that hangs costs a second for each name.
+func TestUserNameWithoutDirectory(t *testing.T) {
+	hang := make(chan struct{})
+	old := lookupID
+	lookupID = func(string) (*user.User, error) { <-hang; return nil, user.UnknownUserIdError(1) }
+	t.Cleanup(func() { close(hang); lookupID = old })
+	if got := userName(1234); got != "1234" {
+		t.Errorf("got %q", got)
 	}
 }

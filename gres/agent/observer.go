@@ -27,11 +27,13 @@ import (
 // questions for all. In between, slurmctld is asked about single jobs whose cgroups have come to the node, or have
 // gone from jobs with a lease, and whose processes have come to GPUs or left GPUs: after observeGap, and for
 // 1/observeGapTook of the time at most. About a new job with a process on a GPU slurmctld is asked at once: where
-// slurmctld takes long, a short job would have ended before.
+// slurmctld takes long, a short job would have ended before. All nodes together have slurmctld make half an answer at
+// a time (1/observeAllTook of them).
 const (
 	observeEvery     = 10 * time.Second
 	observeGap       = 2 * time.Second
 	observeEveryTook = 100
+	observeAllTook   = 2
 	observeGapTook   = 20
 )
 
@@ -46,6 +48,7 @@ const lateStart = 30 * time.Second
 type Observer struct {
 	Node    string
 	Cluster string
+	Nodes   int // of the cluster, each with an agent perhaps; 0: not known
 	Ledger  Observed
 	Jobs    Known
 	Found   Finds
@@ -117,7 +120,8 @@ func (o *Observer) look(ctx context.Context, v view) {
 // due tells whether slurmctld is to be asked for the node's jobs.
 func (o *Observer) due(now time.Duration) bool {
 	since := now - o.asked
-	return o.asked == 0 || since >= max(observeEvery, observeEveryTook*o.took) ||
+	took := time.Duration(max(observeEveryTook, observeAllTook*o.Nodes)) * o.took
+	return o.asked == 0 || since >= max(observeEvery, took) ||
 		o.more && since >= max(observeGap, observeGapTook*o.took)
 }
 

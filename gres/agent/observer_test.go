@@ -554,3 +554,20 @@ func TestLooksOfAnObserver(t *testing.T) {
 		t.Errorf("%d times all, %+v, %v, %v", c.snapshots, held.GPUs, ok, err)
 	}
 }
+
+// What all agents that observe cost slurmctld is bounded: the answer to squeue --nodelist is packed from all jobs of
+// the cluster.
+func TestObserversTogether(t *testing.T) {
+	for nodes, took := range map[int]time.Duration{0: time.Second, 1: time.Second, 1000: 500 * time.Millisecond,
+		5000: time.Millisecond} {
+		o := &Observer{Nodes: nodes, asked: time.Second, took: took}
+		every := time.Duration(0)
+		for !o.due(time.Second + every) {
+			every += time.Second
+		}
+		if atOnce := float64(nodes) * took.Seconds() / every.Seconds(); atOnce > 0.5 || every < observeEvery ||
+			every > time.Hour {
+			t.Errorf("%d nodes ask every %s: %.1f answers are being made all the time", nodes, every, atOnce)
+		}
+	}
+}

@@ -26,8 +26,8 @@ func TestTracebacksOfOtherRanksAreNoWork(t *testing.T) {
 	ranks := frames("[rank0]: ", 6) + "[rank0]: " + oom
 	for r := 1; r < 8; r++ {
 		p := fmt.Sprintf("[rank%d]: ", r)
-		ranks += frames(p, 6) + p + "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving " +
-			"ncclUniqueId from [0] via c10d key-value store by store->get('0:1'), but store->get('0:1') got error: " +
+		ranks += frames(p, 6) + p + "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and " +
+			"retrieving ncclUniqueId from [0] via c10d key-value store by store->get('0:1'), but store->get('0:1') got error: " +
 			"Connection reset by peer\n"
 	}
 	text["seven other ranks"] = ranks
@@ -62,11 +62,11 @@ func TestPeakBuffersAreNoWork(t *testing.T) {
 
 // Frames of a stack trace of Julia.
 func TestFramesOfJuliaAreNoWork(t *testing.T) {
-	s := "ERROR: LoadError: Out of GPU memory trying to allocate 1.221 GiB\nEffective GPU memory usage: 99.12% (9.9/10.0 GiB)\n" +
-		"Stacktrace:\n"
+	s := "ERROR: LoadError: Out of GPU memory trying to allocate 1.221 GiB\n" +
+		"Effective GPU memory usage: 99.12% (9.9/10.0 GiB)\nStacktrace:\n"
 	for i := range 60 {
-		s += fmt.Sprintf("%5s pullback(f::Function, x::CuArray{Float32, 4})\n      @ Zygote ~/.julia/packages/Zygote/a.jl:%d\n",
-			fmt.Sprintf("[%d]", i+1), i)
+		s += fmt.Sprintf("%5s pullback(f::Function, x::CuArray{Float32, 4})\n"+
+			"      @ Zygote ~/.julia/packages/Zygote/a.jl:%d\n", fmt.Sprintf("[%d]", i+1), i)
 	}
 	if f := Scan([]byte(s)); f.ID == "" || f.Survived || f.OtherEnd {
 		t.Errorf("got %q, survived %v, other end %v", f.ID, f.Survived, f.OtherEnd)
@@ -75,7 +75,8 @@ func TestFramesOfJuliaAreNoWork(t *testing.T) {
 
 // A text that ends in f, between quotes, is no f-string of Python.
 func TestQuotedTextThatEndsInF(t *testing.T) {
-	s := `{"level": "ERROR", "amp": "off", "message": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}` + "\n"
+	s := `{"level": "ERROR", "amp": "off", "message": "torch.OutOfMemoryError: CUDA out of memory. ` +
+		`Tried to allocate 2.00 GiB."}` + "\n"
 	if f := Scan([]byte(s)); f.ID != "pytorch" {
 		t.Errorf("got %q", f.ID)
 	}

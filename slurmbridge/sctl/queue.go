@@ -205,7 +205,7 @@ func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []schedul
 	return nodes, nil
 }
 
-// NodeNames returns the names of the nodes of some partitions, sorted. slurmctld packs
+// NodeNames returns the names of the nodes of some partitions, sorted; nil: of all that are shown. slurmctld packs
 // partitions for this, and no nodes.
 func (c Client) NodeNames(ctx context.Context, partitions []string) ([]string, error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
@@ -221,7 +221,7 @@ func namesOf(text string, partitions []string) (names []string, err error) {
 		for word := range strings.FieldsSeq(line) {
 			switch key, value, _ := strings.Cut(word, "="); {
 			case key == "PartitionName":
-				wanted = slices.Contains(partitions, value)
+				wanted = partitions == nil || slices.Contains(partitions, value)
 			case key == "Nodes" && wanted && !none(value):
 				some, err := hostlist.Expand(value)
 				if err != nil {

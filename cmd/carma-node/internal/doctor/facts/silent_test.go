@@ -15,6 +15,9 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
+const carmaToml = "[slurm]\nbin_dir = %q\n[partition.gpu]\ngpus_per_node = 1\ngpu_mem_mib = 40536\n" +
+	"[paths]\nrun_dir = %q\n"
+
 // A slurmctld, or slurmdbd, that says nothing must not make the doctor blame the node's driver and agent: a health
 // check would take each node of the cluster off.
 func TestSilentSlurm(t *testing.T) {
@@ -36,8 +39,7 @@ func TestSilentSlurm(t *testing.T) {
 			program(name, text)
 		}
 		conf := filepath.Join(dir, "carma.toml")
-		text := fmt.Sprintf("[slurm]\nbin_dir = %q\n[partition.gpu]\ngpus_per_node = 1\ngpu_mem_mib = 40536\n[paths]\nrun_dir = %q\n",
-			dir, dir)
+		text := fmt.Sprintf(carmaToml, dir, dir)
 		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +63,8 @@ func TestNodeAsksLittle(t *testing.T) {
 	dir := t.TempDir()
 	asked := filepath.Join(dir, "asked")
 	for _, name := range []string{"scontrol", "sinfo", "sacctmgr", "sdiag"} {
-		text := "#!/bin/sh\n[ \"$1\" != --version ] || exec echo slurm 24.11.5\necho " + name + " \"$@\" >>" + asked + "\n"
+		text := "#!/bin/sh\n[ \"$1\" != --version ] || exec echo slurm 24.11.5\n" +
+			"echo " + name + " \"$@\" >>" + asked + "\n"
 		if name == "scontrol" {
 			text += "echo AccountingStorageType = accounting_storage/slurmdbd\necho ClusterName = c\n"
 		}
@@ -70,14 +73,14 @@ func TestNodeAsksLittle(t *testing.T) {
 		}
 	}
 	conf := filepath.Join(dir, "carma.toml")
-	text := fmt.Sprintf("[slurm]\nbin_dir = %q\n[partition.gpu]\ngpus_per_node = 1\ngpu_mem_mib = 40536\n[paths]\nrun_dir = %q\n",
-		dir, dir)
+	text := fmt.Sprintf(carmaToml, dir, dir)
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	Gather(t.Context(), conf, "n1", false, true)
 	got, _ := os.ReadFile(asked)
-	for _, line := range []string{"sacctmgr --parsable2 --noheader show associations", "sinfo --noheader --Node --partition"} {
+	for _, line := range []string{"sacctmgr --parsable2 --noheader show associations",
+		"sinfo --noheader --Node --partition"} {
 		if n := strings.Count(string(got), line); n > 0 {
 			t.Errorf("doctor --node runs %q %d times, on each node of the cluster:\n%s", line, n, got)
 		}
