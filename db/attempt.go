@@ -165,12 +165,18 @@ func (d *DB) Put(ctx context.Context, a Attempt) error {
 	return nil
 }
 
-// PutIfNone writes a record unless the same job, restart and node have a record.
+// PutIfNone writes a record unless the same job, restart and node have a record: an earlier job, of another user or
+// ended before the attempt began, may have had the id.
 func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		list, err := attempts(ctx, tx, "WHERE job_id=? AND restart=? AND node=?", a.JobID, a.Restart, a.Node)
-		if err != nil || len(list) > 0 {
+		if err != nil {
 			return err
+		}
+		for _, there := range list {
+			if there.UID == a.UID && !there.End.Before(a.Start) {
+				return nil
+			}
 		}
 		return put(tx, &a)
 	})
@@ -244,6 +250,7 @@ type End struct {
 	Name       string
 	Account    string
 	State      string                    // empty: slurmctld does not know
+	UID        uint32                    // of the job, where State is known: slurmctld gives ids again
 	Never      bool                      // the job was requeued, and ended so without another attempt
 	Figures    map[string]figure.Figures // by UUID; nil: none
 	Forward    bool                      // slurmdbd is to get the record
@@ -269,6 +276,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 	if err != nil {
 		return nil, err
 	}
+	list = slices.DeleteFunc(list, func(a Attempt) bool { return e.State != "" && a.UID != e.UID }) // of an earlier job
 	for i := range list {
 		a := &list[i]
 		if e.State != "" {

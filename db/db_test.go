@@ -142,7 +142,7 @@ func TestSetEnd(t *testing.T) {
 		}
 	}
 	for id := range uint32(5) {
-		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT",
+		e := End{JobID: id, UID: 1000, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT",
 			Figures: map[string]figure.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
 		list, err := d.SetEnd(t.Context(), e)
 		if err != nil {
@@ -188,7 +188,7 @@ func TestAdvised(t *testing.T) {
 		if err := d.Put(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
-		list, err := d.SetEnd(t.Context(), End{JobID: a.JobID, Node: "n1", State: "COMPLETED", Advice: c.advice})
+		list, err := d.SetEnd(t.Context(), End{JobID: a.JobID, UID: 1000, Node: "n1", State: "COMPLETED", Advice: c.advice})
 		if err != nil || len(list) != 1 {
 			t.Fatal(list, err)
 		}
@@ -220,7 +220,7 @@ func TestPutIfNone(t *testing.T) {
 		job        uint32
 		says, want string
 	}{{7, "REQUEUED", NodeFail}, {7, "", NodeFail}, {8, "COMPLETED", "REQUEUED"}, {7, "CANCELLED", "CANCELLED"}} {
-		list, err := d.SetEnd(t.Context(), End{JobID: c.job, Node: "n1", State: c.says})
+		list, err := d.SetEnd(t.Context(), End{JobID: c.job, UID: 1000, Node: "n1", State: c.says})
 		if err != nil || len(list) != 1 || list[0].State != c.want {
 			t.Errorf("job %d, slurmctld says %q: %+v, %v", c.job, c.says, list, err)
 		}
@@ -398,5 +398,35 @@ func TestClean(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// slurmctld gives ids again: after MaxJobId, or without its state (docs/situations.md). What slurmctld says of a job
+// without an Epilog, whose id another user's job had, goes into no record of the other.
+func TestAnEndGoesIntoNoEarlierRecord(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	then := time.Unix(1_700_000_000, 0)
+	now := then.AddDate(1, 0, 0)
+	alices := Attempt{JobID: 5, Node: "n1", User: "alice", UID: 1000, Submit: then, Start: then, End: then.Add(time.Hour),
+		State: "COMPLETED", Name: "alices"}
+	bobs := End{JobID: 5, UID: 1001, Node: "n1", Name: "bobs secret", Account: "b", State: "FAILED"}
+	if err := d.Put(t.Context(), alices); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := d.SetEnd(t.Context(), bobs); err != nil || len(list) > 0 {
+		t.Errorf("bob's end completes %+v, %v", list, err)
+	}
+	if list, err := d.Attempts(t.Context(), []uint32{5}); err != nil || len(list) != 1 || list[0].Name != "alices" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for user, uid := range map[string]uint32{"bob": 1001, "alice": 1000} { // or alice herself, a year later
+		if err := d.PutIfNone(t.Context(), Attempt{JobID: 5, Node: "n1", User: user, UID: uid, Submit: now, Start: now,
+			End: now.Add(time.Hour), State: NodeFail}); err != nil {
+			t.Fatal(err)
+		}
+		list, err := d.Attempts(t.Context(), []uint32{5})
+		if err != nil || len(list) != 1 || list[0].UID != uid || !list[0].Start.Equal(now) {
+			t.Errorf("%s: %+v, %v", user, list, err)
+		}
 	}
 }

@@ -62,7 +62,8 @@ func TestForwardArray(t *testing.T) {
 		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED",
+		if _, err := d.SetEnd(t.Context(), End{JobID: id, UID: 1000, Node: "n1", ArrayJobID: to.arrays[id],
+			State:   "COMPLETED",
 			Forward: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +93,8 @@ func TestForward(t *testing.T) {
 		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+		if _, err := d.SetEnd(t.Context(), End{JobID: id, UID: 1000, Node: "n1", State: "COMPLETED",
+			Forward: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +174,8 @@ func TestForwardWaitsForTheEnd(t *testing.T) {
 	if err := d.Put(t.Context(), attempt(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.SetEnd(t.Context(), End{JobID: 1, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+	if _, err := d.SetEnd(t.Context(), End{JobID: 1, UID: 1000, Node: "n1", State: "COMPLETED",
+		Forward: true}); err != nil {
 		t.Fatal(err)
 	}
 	to := &dbd{comments: map[uint32]string{1: "before"}, unended: map[uint32]bool{1: true}}
@@ -385,7 +388,8 @@ func TestForwardAfterADay(t *testing.T) {
 			if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+			if _, err := d.SetEnd(t.Context(), End{JobID: id, UID: 1000, Node: "n1", State: "COMPLETED",
+				Forward: true}); err != nil {
 				t.Fatal(err)
 			}
 			to.comments[id] = ""

@@ -105,11 +105,13 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 	}
 }
 
-// EachJob hands the attempts of one job after the other to f; those of a job stand together.
+// EachJob hands the attempts of one job after the other to f; those of a job stand together. An id may be that of
+// two users' jobs, one after the other.
 func EachJob(list []Attempt, f func([]Attempt) error) error {
 	for len(list) > 0 {
 		n := 1
-		for n < len(list) && list[n].JobID == list[0].JobID && list[n].Cluster == list[0].Cluster {
+		for n < len(list) && list[n].JobID == list[0].JobID && list[n].Cluster == list[0].Cluster &&
+			list[n].UID == list[0].UID {
 			n++
 		}
 		if err := f(list[:n]); err != nil {

@@ -84,7 +84,7 @@ func Scan(ctx context.Context, sources []Source, filter db.Filter, f func([]db.A
 // InOrder sorts attempts and drops duplicates, as when a database and its copy are read.
 func InOrder(all []db.Attempt) []db.Attempt {
 	order := func(a, b db.Attempt) int {
-		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster),
+		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.UID, b.UID),
 			cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
 	}
 	slices.SortStableFunc(all, order)

@@ -152,7 +152,7 @@ func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Description, wa
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: c.Node, Forward: c.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
 		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j.Job, e.Restart)
-		end.Name, end.Account = j.Name, j.Account
+		end.Name, end.Account, end.UID = j.Name, j.Account, j.UID
 		if c.Config.Observes() {
 			end.Advice, _ = admincomment.AdviceIn(j.AdminComment)
 		}
