@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"syscall"
+	"time"
 
 	"carma/gres"
 	"carma/gres/confine"
@@ -89,8 +90,16 @@ func (c *Confinement) keepShut(ctx context.Context, guards latest[confine.Guard]
 				if g == nil {
 					return
 				}
-				if err := confine.Watch(once, g, func() { c.shutUnconfined(once, g) }); err != nil {
+				for once.Err() == nil { // root may have no inotify instance for a while
+					err := confine.Watch(once, g, func() { c.shutUnconfined(once, g) })
+					if err == nil {
+						return
+					}
 					c.Log.Error("close GPUs to jobs that were started without a Prolog", "error", err)
+					select {
+					case <-once.Done():
+					case <-time.After(time.Minute):
+					}
 				}
 			}()
 		}

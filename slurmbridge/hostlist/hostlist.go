@@ -17,7 +17,7 @@ const most = 65533
 // Expand returns the names that list stands for, in order.
 func Expand(list string) ([]string, error) {
 	var names []string
-	for _, word := range split(list) {
+	for _, word := range Split(list) {
 		expanded, err := expand([]string{""}, word)
 		if err != nil {
 			return nil, fmt.Errorf("node list %q: %w", shorten(list), err)
@@ -31,7 +31,7 @@ func Expand(list string) ([]string, error) {
 
 // First returns the first name; empty for a list that cannot be read.
 func First(list string) string {
-	if words := split(list); len(words) > 0 {
+	if words := Split(list); len(words) > 0 {
 		if i := strings.IndexByte(words[0], '['); i < 0 {
 			return words[0]
 		}
@@ -65,8 +65,8 @@ func Same(a, b string) bool {
 	return errX == nil && errY == nil && slices.Equal(slices.Compact(x), slices.Compact(y))
 }
 
-// split cuts at commas outside brackets.
-func split(list string) []string {
+// Split returns the words of a list, between commas outside of brackets: "gpu[03-05,9]" and "login".
+func Split(list string) []string {
 	var words []string
 	depth, start := 0, 0
 	for i := 0; i <= len(list); i++ {

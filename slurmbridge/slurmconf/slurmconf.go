@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"carma/slurmbridge/hostlist"
 )
 
 // File is a configuration with what it includes.
@@ -85,7 +88,39 @@ func (f File) SpoolDir(node, host string) string {
 func Parse(text string, include func(name string) (string, error)) (File, error) {
 	p := parser{file: File{Settings: map[string]string{}}, include: include, defaults: map[string]map[string]string{}}
 	err := p.read(text)
+	for _, partition := range p.file.Partitions {
+		if nodes := partition.Values["nodes"]; nodes != "" && len(p.sets) > 0 {
+			partition.Values["nodes"] = p.withoutSets(nodes)
+		}
+	}
 	return p.file, err
+}
+
+// withoutSets has the nodes of each NodeSet= (slurm.conf(5)) in place of the set's name.
+func (p *parser) withoutSets(nodes string) string {
+	var list []string
+	for _, name := range hostlist.Split(nodes) {
+		known := false
+		for _, set := range p.sets {
+			if set.Name != name {
+				continue
+			}
+			known = true
+			if own := set.Get("Nodes"); own != "" {
+				list = append(list, own)
+			}
+			for _, n := range p.file.Nodes {
+				features := strings.FieldsFunc(n.Get("Feature")+","+n.Get("Features"), func(r rune) bool { return r == ',' })
+				if f := set.Get("Feature"); f != "" && slices.Contains(features, f) {
+					list = append(list, n.Name)
+				}
+			}
+		}
+		if !known {
+			list = append(list, name)
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 type parser struct {
@@ -93,6 +128,7 @@ type parser struct {
 	include  func(string) (string, error)
 	includes int
 	defaults map[string]map[string]string // of DEFAULT lines, by first key
+	sets     []Record                     // NodeSet= lines
 }
 
 func (p *parser) read(text string) error {
@@ -142,6 +178,8 @@ func (p *parser) line(line string) error {
 		if r := p.record(list); r.Name != "DEFAULT" {
 			p.file.Partitions = append(p.file.Partitions, r)
 		}
+	case "nodeset":
+		p.sets = append(p.sets, p.record(list))
 	case "name":
 		p.file.Other = append(p.file.Other, p.record(list))
 	default:

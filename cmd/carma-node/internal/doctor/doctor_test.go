@@ -483,3 +483,25 @@ func TestGPUsDiffer(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// Nodes= of a partition may name a NodeSet (slurm.conf(5), 22.05 to 26.05).
+func TestNodeSetOfSlurmConf(t *testing.T) {
+	f := site(t, "PartitionName=gpu Nodes=gpu[1-2]", "NodeSet=a100 Nodes=gpu[1-2]\nPartitionName=gpu Nodes=a100")
+	for _, finding := range Diagnose(f) {
+		if finding.Level == Fail {
+			t.Errorf("%+v", finding)
+		}
+	}
+	// By a feature of the nodes.
+	f = site(t, "NodeName=gpu[1-2]", "NodeName=gpu[1-2] Feature=a100",
+		"PartitionName=gpu-recovery Nodes=gpu[1-2]", "NodeSet=ns Feature=a100\nPartitionName=gpu-recovery Nodes=ns",
+		"PartitionName=gpu Nodes=gpu[1-2]", "PartitionName=gpu Nodes=ns")
+	for _, finding := range Diagnose(f) {
+		if finding.Level == Fail {
+			t.Errorf("%+v", finding)
+		}
+		if finding.Part == "node" && finding.What == "gpu1 is in no partition of carma.toml; it needs the hooks only" {
+			t.Error("the node is not looked at: " + finding.What)
+		}
+	}
+}
