@@ -23,7 +23,7 @@ func TestRemovalIsRefused(t *testing.T) {
 			true, true},
 		"included": {map[string]string{conf: "ClusterName=x\nInclude site.conf\n",
 			site: "JobSubmitPlugins=lua,carma\nTaskProlog=/usr/sbin/carma-task-prolog\n"}, true, true},
-		"included by the cluster's name": {map[string]string{conf: "ClusterName=X\ninclude /etc/slurm/%c.conf\n",
+		"included by the cluster's name": {map[string]string{conf: "ClusterName=X\nINCLUDE /etc/slurm/%c.conf\n",
 			"/etc/slurm/x.conf": "JobSubmitPlugins=carma\n"}, true, false},
 		"two on a line": {map[string]string{conf: "SlurmdDebug=info JobSubmitPlugins=carma Prolog=/usr/sbin/carma-prolog\n"},
 			true, true},
