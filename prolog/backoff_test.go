@@ -221,7 +221,8 @@ func TestExitZeroAfterAnOOM(t *testing.T) {
 // Output whose name holds what slurmctld alone knows, with a width or without, is not looked for: the name would be
 // another file's.
 func TestGoodJobWithOutputOfUnknownName(t *testing.T) {
-	for name, scans := range map[string]int{"%A.err": 0, "%a.err": 0, "%x": 0, "log-%4a": 0, "%02A/err": 0, "%8x.err": 0,
+	for name, scans := range map[string]int{"%A.err": 0, "%a.err": 0, "%x": 0, "e.%b": 0,
+		"log-%4a": 0, "%02A/err": 0, "%8x.err": 0,
 		"%j.err": 1, "%%j_a.err": 1, "x%jA": 1} {
 		w := newWorld(t)
 		w.prolog(t, hook(7))

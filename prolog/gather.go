@@ -184,7 +184,7 @@ var unread = map[userfile.State]string{
 }
 
 // ofQueue are the symbols in the name of a file, with a width or without, that slurmctld alone can tell.
-var ofQueue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%\d*[Aax]`) })
+var ofQueue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%\d*[Aabx]`) })
 
 // noteOfSuccess notes a job of exit 0 that says that the GPU was out of memory. slurmctld is not asked: the output
 // of an array's task, named after the array, is not found then. The look costs a good job some milliseconds, and at

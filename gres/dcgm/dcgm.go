@@ -27,7 +27,7 @@ import (
 // (dcgm_fields.h: 1002, 1003, 1005). dmon prints them as fractions.
 const fields = "1002,1003,1005"
 
-// fresh is how old figures may be.
+// fresh is how old figures may be, beside two lines of dmon.
 const fresh = 5 * time.Second
 
 // Monitor reads a dmon after the other.
@@ -178,7 +178,8 @@ func (m *Monitor) Overlay(samples []gres.Sample) {
 	for i := range samples {
 		s := &samples[i]
 		f, ok := m.figures[s.UUID]
-		if !ok || time.Since(f.at) > fresh || !f.smact.Known() || s.Source == figure.SourceGPM || s.Unreadable != "" {
+		if !ok || time.Since(f.at) > max(fresh, 2*m.Interval) || !f.smact.Known() || s.Source == figure.SourceGPM ||
+			s.Unreadable != "" {
 			continue
 		}
 		if s.Source == figure.SourceUtilisation && gres.FalseZero(f.smact, s.SMActPct) {

@@ -74,6 +74,12 @@ func TestOverlay(t *testing.T) {
 	if m.Overlay(old); old[0].Source == figure.SourceDCGM {
 		t.Error("old figures were used")
 	}
+	m.Interval = 10 * time.Second
+	f.at = time.Now().Add(-15 * time.Second)
+	m.figures["a"] = f
+	if m.Overlay(old); old[0].Source != figure.SourceDCGM {
+		t.Error("figures of the last line but one were not used")
+	}
 }
 
 // The program that dies is started again, and the one that runs ends with the

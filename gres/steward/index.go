@@ -23,10 +23,12 @@ type index struct {
 	in      Input
 	held    map[uint32]bool    // jobs that nodes keep GPUs for, or that are sent to preempt
 	started map[string][]start // by partition, first those that come last in the queue
-	free    map[string][]*node // by partition, the soonest free first
-	nodes   map[string]*node   // by name
-	classes [][]string         // features of nodes
-	looks   int                // at a job or a node, for a test
+	// By partition, in the order of their ids; latest is of the job and all behind it.
+	startedByID map[string][]start
+	free        map[string][]*node // by partition, the soonest free first
+	nodes       map[string]*node   // by name
+	classes     [][]string         // features of nodes
+	looks       int                // at a job or a node, for a test
 }
 
 // smallest is the least GPU memory among the partitions of a waiting job: a job that
@@ -74,7 +76,8 @@ const (
 const longestConstraint = 1024
 
 func newIndex(in Input) *index {
-	x := &index{in: in, held: map[uint32]bool{}, started: map[string][]start{}, free: map[string][]*node{},
+	x := &index{in: in, held: map[uint32]bool{}, started: map[string][]start{},
+		startedByID: map[string][]start{}, free: map[string][]*node{},
 		nodes: map[string]*node{}}
 	classOf := map[string]int{}
 	for _, n := range in.Nodes {
@@ -99,7 +102,14 @@ func newIndex(in Input) *index {
 			x.run(j)
 		}
 	}
-	for _, list := range x.started {
+	for partition, list := range x.started {
+		byID := slices.SortedFunc(slices.Values(list), func(a, b start) int { return cmp.Compare(a.id, b.id) })
+		for i := len(byID) - 2; i >= 0; i-- {
+			if after := byID[i+1].latest; after.After(byID[i].latest) {
+				byID[i].latest = after
+			}
+		}
+		x.startedByID[partition] = byID
 		slices.SortFunc(list, func(a, b start) int {
 			return cmp.Or(cmp.Compare(a.priority, b.priority),
 				cmp.Compare(b.id, a.id))
@@ -159,12 +169,21 @@ func (x *index) large(j *schedule.Job) bool {
 }
 
 // passed tells whether a job behind the request has started while the request waited: a
-// job of lower priority, or of the same and submitted later. All have the same under
+// job of lower priority, or of the same and submitted later; of a request that slurmctld holds, and tells no priority
+// of (BadConstraints), a job submitted later. All have the same under
 // priority/multifactor without weights, the default from 23.11 on (read_config.h).
 // Requests as small as the others are not passed; to keep GPUs for them would help
 // nobody.
 func (x *index) passed(j *schedule.Job) bool {
 	for partition := range strings.SplitSeq(j.Partition, ",") {
+		if j.Reason == jobstate.BadConstraints && j.Priority == 0 { // slurmctld does not tell the priority then
+			list := x.startedByID[partition]
+			after := sort.Search(len(list), func(i int) bool { return list[i].id > j.ID })
+			if after < len(list) && list[after].latest.After(j.Eligible) {
+				return true
+			}
+			continue
+		}
 		list := x.started[partition]
 		after := sort.Search(len(list), func(i int) bool {
 			r := list[i]

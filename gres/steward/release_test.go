@@ -107,3 +107,23 @@ func TestDueIsBounded(t *testing.T) {
 		t.Errorf("%d remembered", len(r))
 	}
 }
+
+// slurmctld tells no priority of a job that it holds: a small one that later jobs pass gets a hold all the same.
+func TestHoldForAHeldJob(t *testing.T) {
+	nodes := []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
+	for _, c := range []struct {
+		id   uint32
+		ago  time.Duration // the start of another job
+		want bool
+	}{{8, time.Minute, true}, {6, time.Minute, false}, {8, 4 * time.Hour, false}} {
+		other := running(c.id, "n1", time.Hour)
+		other.Priority, other.Start, other.GPUs, other.MiB = 100, now.Add(-c.ago), 1, 10240
+		before := running(2, "n1", time.Hour)
+		before.Priority, before.Start, before.GPUs, before.MiB = 1, now.Add(-time.Minute), 1, 10240
+		in := Input{Queue: []schedule.Job{bad(7, half, 3*time.Hour), other, before}, Sizes: sizes, Nodes: nodes,
+			After: 2 * time.Hour, Now: now}
+		if d, ok := Decide(in); ok != c.want || ok && d.Hold.JobID != 7 {
+			t.Errorf("job %d has started %s ago: %+v, %v", c.id, c.ago, d, ok)
+		}
+	}
+}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"carma/prolog/oomscan"
 )
 
@@ -362,5 +364,26 @@ func TestLimited(t *testing.T) {
 	}
 	if _, err := fmt.Fprint(l, "6"); err == nil {
 		t.Error("grew beyond its bound")
+	}
+}
+
+// Linux before 5.6 has no openat2.
+func TestOpenBeforeLinux56(t *testing.T) {
+	old := openat2
+	openat2 = func(int, string, *unix.OpenHow) (int, error) { return -1, unix.ENOSYS }
+	t.Cleanup(func() { openat2 = old })
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/file", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(dir+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]State{"file": StateOK, "fifo": StateNotRegular, "none": StateMissing} {
+		f, _, got := open(dir + "/" + name)
+		if got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+		f.Close()
 	}
 }
