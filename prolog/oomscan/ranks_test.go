@@ -71,6 +71,13 @@ func TestFramesOfJuliaAreNoWork(t *testing.T) {
 	if f := Scan([]byte(s)); f.ID == "" || f.Survived || f.OtherEnd {
 		t.Errorf("got %q, survived %v, other end %v", f.ID, f.Survived, f.OtherEnd)
 	}
+	s = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+	for i := range 60 {
+		s += fmt.Sprintf("[%d] loss 0.5 (best 0.4)\n", i+1)
+	}
+	if f := Scan([]byte(s)); !f.Survived {
+		t.Errorf("numbered lines of progress are no work: %+v", f)
+	}
 }
 
 // A text that ends in f, between quotes, is no f-string of Python.

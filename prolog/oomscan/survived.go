@@ -75,8 +75,8 @@ func (p *parsed) isOwn(k int) bool {
 	return len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !trace().Match(l) && !anyIn(l, notIts)
 }
 
-// frame is a numbered frame of a stack trace: of Julia.
-var frame = pattern(`^\s*\[\d+\] \S`)
+// frame is a frame of Julia's stack traces; a program may number the lines of its progress so.
+var frame = pattern(`^\s*\[\d+\] (?:.*\(.*::|.*\(\)|(?:top-level scope|macro expansion)\b)`)
 
 // ends are words of lines that are not the program's work: of errors, of launchers, of Slurm, of the shell, of
 // the C library on an abort, of anything closed after an error.
