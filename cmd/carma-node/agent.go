@@ -160,9 +160,9 @@ func observe(ctx context.Context, a *agent.Agent, book *lease.Ledger, r *records
 		}
 		cluster = slurmconf.Running(text)["clustername"]
 	}
-	nodes, err := slurm.NodeNames(ctx, nil)
-	if err != nil {
-		a.Log.Warn("query how many nodes ask slurmctld; this one asks as if it were alone", "error", err)
+	nodes := func(ctx context.Context) (int, error) {
+		names, err := slurm.NodeNames(ctx, nil)
+		return len(names), err
 	}
 	record := prolog.Recorder{Node: hook.NewNode(a.Config, a.Node, a.Log), Ledger: book, Records: r, User: prolog.UserOf}
 	present, err := confine.ForNode(a.Config, a.Node, slurmConf).Present()
@@ -170,7 +170,7 @@ func observe(ctx context.Context, a *agent.Agent, book *lease.Ledger, r *records
 		a.Log.Warn("find the cgroups of jobs; a job without a process on its GPU is found by squeue alone", "error", err)
 	}
 	a.Outputs = &output.Watch{RunDir: a.RunDir, Proc: "/proc", Log: a.Log}
-	a.Observer = &agent.Observer{Node: a.Node, Cluster: strings.ToLower(cluster), Nodes: len(nodes), Ledger: book,
+	a.Observer = &agent.Observer{Node: a.Node, Cluster: strings.ToLower(cluster), Nodes: nodes, Ledger: book,
 		Jobs: slurm, Found: sctl.Finder(slurm), Records: r,
 		Record: record.Record, User: userName, Present: present.Jobs, Log: a.Log}
 }

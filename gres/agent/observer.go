@@ -28,12 +28,14 @@ import (
 // gone from jobs with a lease, and whose processes have come to GPUs or left GPUs: after observeGap, and for
 // 1/observeGapTook of the time at most. About a new job with a process on a GPU slurmctld is asked at once: where
 // slurmctld takes long, a short job would have ended before. All nodes together have slurmctld make half an answer at
-// a time (1/observeAllTook of them).
+// a time (1/observeAllTook of them). No node waits for longer than observeRarest; after a question without an answer it
+// asks again soon.
 const (
 	observeEvery     = 10 * time.Second
 	observeGap       = 2 * time.Second
 	observeEveryTook = 100
 	observeAllTook   = 2
+	observeRarest    = 30 * time.Minute
 	observeGapTook   = 20
 )
 
@@ -48,10 +50,10 @@ const lateStart = 30 * time.Second
 type Observer struct {
 	Node    string
 	Cluster string
-	Nodes   int // of the cluster, each with an agent perhaps; 0: not known
 	Ledger  Observed
 	Jobs    Known
 	Found   Finds
+	Nodes   func(context.Context) (int, error) // of the cluster, each with an agent perhaps
 	Records LostRecords
 	Record  Recorder
 	User    func(uid uint32) string // name
@@ -60,6 +62,8 @@ type Observer struct {
 
 	asked   time.Duration // when slurmctld was asked for the jobs of the node
 	took    time.Duration // how long the answer took
+	failed  bool          // there was none
+	nodes   int           // 0: not known
 	more    bool          // jobs are left for the next time
 	single  singles
 	seen    map[presence]struct{}
@@ -120,8 +124,11 @@ func (o *Observer) look(ctx context.Context, v view) {
 // due tells whether slurmctld is to be asked for the node's jobs.
 func (o *Observer) due(now time.Duration) bool {
 	since := now - o.asked
-	took := time.Duration(max(observeEveryTook, observeAllTook*o.Nodes)) * o.took
-	return o.asked == 0 || since >= max(observeEvery, took) ||
+	pause := min(time.Duration(max(observeEveryTook, observeAllTook*o.nodes))*o.took, observeRarest)
+	if o.failed {
+		pause = 2 * o.took
+	}
+	return o.asked == 0 || since >= max(observeEvery, pause) ||
 		o.more && since >= max(observeGap, observeGapTook*o.took)
 }
 
@@ -129,9 +136,14 @@ func (o *Observer) due(now time.Duration) bool {
 func (o *Observer) askAll(ctx context.Context, now time.Duration, gpus []gres.GPU) error {
 	o.asked, o.more = now, false
 	jobs, err := o.Found.OnNode(ctx, o.Node)
-	o.took = lease.Now() - o.asked
+	o.took, o.failed = lease.Now()-o.asked, err != nil
 	if err != nil {
 		return err
+	}
+	if o.nodes == 0 { // until slurmctld tells, the node asks as if it were alone
+		if o.nodes, err = o.Nodes(ctx); err != nil {
+			o.Log.Warn("query how many nodes ask slurmctld", "error", err)
+		}
 	}
 	o.single.answeredAll(jobs, now)
 	return o.reconcile(ctx, gpus, jobs, func(uint32) bool { return true })

@@ -167,7 +167,7 @@ func TestObserver(t *testing.T) {
 		a.Config.Idle.After = config.Duration(time.Millisecond)
 		a.Jobs, a.Users, a.Publisher = slurm, slurm, slurm
 		a.Ends = &Ends{Node: "n1", Config: &a.Config, Ledger: b, Jobs: slurm, Records: k, Log: a.Log}
-		a.Observer = &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm,
+		a.Observer = &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Nodes: alone,
 			Records: k, Record: lostAttempt, User: func(uint32) string { return "alice" }, Log: a.Log,
 			Present: func() []uint32 { return nil }}
 		a.Sample = func() []gres.Sample {
@@ -339,8 +339,9 @@ func TestObserverFindsShortJobs(t *testing.T) {
 	}
 	t.Cleanup(func() { b.Close() })
 	slurm, k := &readOnly{t: t, here: map[uint32]sctl.Job{}, ended: map[uint32]sctl.Job{}}, &kept{}
-	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
-		User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return nil }}
+	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Nodes: alone, Records: k,
+		Record: lostAttempt,
+		User:   func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return nil }}
 	look := func(job uint32) []string {
 		t.Helper()
 		s, err := b.Snapshot(t.Context())
@@ -404,8 +405,9 @@ func TestObserverFindsIdleJobs(t *testing.T) {
 	elsewhere := sctl.Job{ID: 8, UID: 1000, State: "RUNNING", Partition: "gpu", NodeList: "n2", Start: time.Now()}
 	slurm := &readOnly{t: t, here: map[uint32]sctl.Job{}, ended: map[uint32]sctl.Job{}, gpus: map[uint32][]int{7: {0}}}
 	k, present := &kept{}, []uint32(nil)
-	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
-		User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
+	o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Nodes: alone, Records: k,
+		Record: lostAttempt,
+		User:   func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
 	look := func() []string {
 		t.Helper()
 		for range 2 { // what has changed in the first look is asked about in the second
@@ -457,8 +459,9 @@ func TestObserverEndsTheJobBefore(t *testing.T) {
 			present = append(present, id+1)
 		}
 		k := &kept{}
-		o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Records: k, Record: lostAttempt,
-			User: func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
+		o := &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm, Nodes: alone, Records: k,
+			Record: lostAttempt,
+			User:   func(uint32) string { return "alice" }, Log: newAgent().Log, Present: func() []uint32 { return present }}
 		look := func() []string {
 			t.Helper()
 			s, err := b.Snapshot(t.Context())
@@ -556,18 +559,53 @@ func TestLooksOfAnObserver(t *testing.T) {
 }
 
 // What all agents that observe cost slurmctld is bounded: the answer to squeue --nodelist is packed from all jobs of
-// the cluster.
+// the cluster. One that slurmctld kept waiting asks again soon.
 func TestObserversTogether(t *testing.T) {
-	for nodes, took := range map[int]time.Duration{0: time.Second, 1: time.Second, 1000: 500 * time.Millisecond,
-		5000: time.Millisecond} {
-		o := &Observer{Nodes: nodes, asked: time.Second, took: took}
-		every := time.Duration(0)
-		for !o.due(time.Second + every) {
-			every += time.Second
-		}
-		if atOnce := float64(nodes) * took.Seconds() / every.Seconds(); atOnce > 0.5 || every < observeEvery ||
-			every > time.Hour {
-			t.Errorf("%d nodes ask every %s: %.1f answers are being made all the time", nodes, every, atOnce)
+	for _, c := range []struct {
+		nodes  int
+		took   time.Duration
+		failed bool
+		want   time.Duration
+	}{{0, time.Second, false, 100 * time.Second}, {1, 10 * time.Millisecond, false, observeEvery},
+		{1000, 500 * time.Millisecond, false, 1000 * time.Second}, {5000, time.Millisecond, false, observeEvery},
+		{1000, 30 * time.Millisecond, false, time.Minute}, {1000, time.Minute, false, observeRarest},
+		{1000, 2 * time.Minute, true, 4 * time.Minute}, {1000, time.Second, true, observeEvery},
+	} {
+		o := &Observer{nodes: c.nodes, asked: time.Second, took: c.took, failed: c.failed}
+		if now := time.Second + c.want; o.due(now-time.Millisecond) || !o.due(now) {
+			t.Errorf("%+v: asks otherwise", c)
 		}
 	}
 }
+
+// A question without an answer counts as such, and the number of nodes is asked until slurmctld tells.
+func TestObserverAsksAgain(t *testing.T) {
+	b, err := lease.Open(t.TempDir(), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	slurm, told := &readOnly{t: t, err: errors.New("squeue: timed out")}, 0
+	o := &Observer{Node: "n1", Ledger: b, Found: slurm, Log: newAgent().Log,
+		Nodes: func(context.Context) (int, error) {
+			if told++; told == 1 {
+				return 0, errors.New("no answer")
+			}
+			return 1000, nil
+		}}
+	if err := o.askAll(t.Context(), time.Second, nil); err == nil || !o.failed || told != 0 {
+		t.Errorf("%v, failed %v, %d questions for nodes", err, o.failed, told)
+	}
+	slurm.err = nil
+	for i, nodes := range []int{0, 1000, 1000} {
+		if err := o.askAll(t.Context(), time.Second, nil); err != nil || o.failed || o.nodes != nodes {
+			t.Errorf("look %d: %v, failed %v, %d nodes", i, err, o.failed, o.nodes)
+		}
+	}
+	if told != 2 {
+		t.Errorf("%d questions for nodes", told)
+	}
+}
+
+// alone is a cluster of one node.
+func alone(context.Context) (int, error) { return 1, nil }
