@@ -132,7 +132,7 @@ test-unit: deps-test-unit $(PROGRESS) ## go test ./...
 	@$(PROGRESS) go $(SHORT) -vet=off -p 3 -parallel 8 -timeout 60m ./prolog ./...
 
 # Alone these leave four fifths of two cores idle.
-test-apart: all ## test-shim, test-spank, test-simgpu, test-placement and test-hooks, side by side
+test-apart: deps-test-shim deps-test-spank deps-test-simgpu deps-test-hooks all ## test-shim, test-spank, test-simgpu, test-placement and test-hooks, side by side
 	@$(MAKE) --no-print-directory -j 5 -O test-shim test-spank test-simgpu test-placement test-hooks
 
 test-shim: deps-test-shim libcarma shim ## slurmctld's plugin in a host program, under the sanitizers; N= hostile jobs

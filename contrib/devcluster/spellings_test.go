@@ -57,7 +57,7 @@ func TestSpellingsBySlurm(t *testing.T) {
 		}
 	}
 	// GPUs that slurmctld makes of tasks; from 24.05 on -c is an entry of tres_per_task, too.
-	for _, request := range []string{"-n4 -c2 --ntasks-per-gpu=2", "--gres=gpu:0 -n4 --ntasks-per-gpu=2",
+	for _, request := range []string{"--gres=gpu:0 -n4 --ntasks-per-gpu=2",
 		"--gres=carma:1 -n4 --ntasks-per-gpu=2", "-n1 --ntasks-per-gpu=2", "--gpus=2 -c2 --ntasks-per-gpu=1"} {
 		command := "sbatch --parsable -H -N1 -p gpu " + request + " --wrap true"
 		if id, _, err := c.run(alice, command); err == nil {
@@ -67,7 +67,7 @@ func TestSpellingsBySlurm(t *testing.T) {
 		}
 	}
 	for _, plain := range []string{"--gres=gpu:2", "--gpus=2", "--gpus-per-node=2", "--gres=gpu:a100:2",
-		"-n4 --ntasks-per-gpu=2"} {
+		"-n4 --ntasks-per-gpu=2", "-n4 -c2 --ntasks-per-gpu=2"} {
 		command := "sbatch --parsable -H -N1 -p gpu " + plain + " --wrap true"
 		if id, said, err := c.run(alice, command); err != nil {
 			t.Errorf("%s is refused: %s", plain, said)
@@ -98,6 +98,9 @@ func TestSpellingsBySlurm(t *testing.T) {
 				break
 			}
 			job = c.sh("", "scontrol show -o job "+strings.TrimSpace(id))
+		}
+		if strings.HasPrefix(taken[m[1]], "-n4") && count(job, "gpu") != 2 {
+			t.Errorf("%s: slurmctld counts %d GPUs, want 2", taken[m[1]], count(job, "gpu"))
 		}
 		if !booked() {
 			t.Errorf("%s: slurmctld counts %d GPUs, %d MiB are booked:\n%s", taken[m[1]], count(job, "gpu"),

@@ -27,7 +27,8 @@ func TestRemovalIsRefused(t *testing.T) {
 			"/etc/slurm/x.conf": "JobSubmitPlugins=carma\n"}, true, false},
 		"two on a line": {map[string]string{conf: "SlurmdDebug=info JobSubmitPlugins=carma Prolog=/usr/sbin/carma-prolog\n"},
 			true, true},
-		"continued":  {map[string]string{conf: "JobSubmitPlugins=lua,\\\ncarma\n"}, true, false},
+		"continued": {map[string]string{conf: "JobSubmitPlugins=lua,\\ \ncarma\nProlog=\\\n/usr/sbin/carma-prolog\n"},
+			true, true},
 		"configless": {map[string]string{configless: "Prolog=/usr/sbin/carma-prolog\n"}, false, true},
 		"others": {map[string]string{conf: "#JobSubmitPlugins=carma\nJobSubmitPlugins=lua # was: carma\n" +
 			"Prolog=/etc/x.sh # /usr/sbin/carma-prolog\nInclude site.conf\n", site: "Include slurm.conf\n"}, false, false},

@@ -76,6 +76,7 @@ type Controller struct {
 type Node struct {
 	Name        string
 	State       string // as scontrol shows it; empty: slurmctld does not know the node
+	StateErr    error  // slurmctld did not answer
 	Reason      string
 	Gres        string // as counted by slurmctld
 	GresConf    slurmconf.File

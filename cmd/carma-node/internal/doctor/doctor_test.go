@@ -372,6 +372,8 @@ func TestPlanted(t *testing.T) {
 			"fail nodes: would not consume carma"},
 		"carma of another slurm.conf": {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carma:40536" },
 			"fail node: counts carma:40536 on gpu1, slurm.conf 162144"},
+		"state not told": {nil, func(f *Facts) { f.Node.State, f.Node.StateErr = "", errors.New("scontrol: timed out") },
+			"warn node: slurmctld does not tell the node's state: scontrol: timed out"},
 		"nothing published": {nil, func(f *Facts) { f.Extras["gpu1"] = `{"rack":1}` },
 			"warn node: the Extra of gpu1 has no count"},
 		"gres.conf counts less": {nil, func(f *Facts) {

@@ -141,6 +141,8 @@ func (d *diagnosis) registration() {
 	d.part("node", n.Name+" is "+n.State, func(say func(Level, string, string)) {
 		state := strings.ToUpper(n.State)
 		switch {
+		case n.StateErr != nil:
+			say(Warn, "slurmctld does not tell the node's state: "+n.StateErr.Error(), "run it again when slurmctld answers")
 		case n.State == "":
 			say(Fail, "slurmctld has no node "+n.Name, "give --node the name in slurm.conf")
 		case countChanged().MatchString(n.Reason):

@@ -188,8 +188,8 @@ func seconds(text string) int {
 
 func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 	h := d.Config.Hooks
-	// A Prolog may wait for GPUs; an Epilog, besides eight parts with a deadline each (prolog: the job's
-	// fate, its booking, putBack's four, comment, the rest), for its turn to requeue (turnWait).
+	// A Prolog may wait for GPUs; an Epilog, besides ten parts with a deadline each (prolog: how the job ended, its
+	// fate, its booking, putBack's four, comment, the record, the release), for its turn to requeue (turnWait).
 	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 10*h.Deadline.D()+45*time.Second).Seconds()) + 5
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
 		v := seconds(d.setting(name))

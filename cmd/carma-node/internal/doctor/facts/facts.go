@@ -71,6 +71,11 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 	if !controller && !node {
 		controller, node = whatThisIs(f.SlurmConf, name)
 	}
+	var status sctl.NodeStatus
+	var statusErr error
+	if f.RunningErr == nil && node { // first: slurmdbd may take all of the time
+		status, statusErr = slurm.NodeStatus(asking, name)
+	}
 	if f.RunningErr == nil && !f.Config.Observes() {
 		tell(asking, &f, slurm, controller, name)
 	}
@@ -80,11 +85,7 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 	if node {
 		f.Config = f.Config.ForNode(name)
 		f.Node = gatherNode(ctx, f, name, slurmConf)
-		if f.RunningErr == nil {
-			if status, err := slurm.NodeStatus(asking, name); err == nil {
-				f.Node.State, f.Node.Reason, f.Node.Gres = status.State, status.Reason, status.Gres
-			}
-		}
+		f.Node.State, f.Node.Reason, f.Node.Gres, f.Node.StateErr = status.State, status.Reason, status.Gres, statusErr
 	}
 	return f
 }

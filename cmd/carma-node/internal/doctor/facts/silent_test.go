@@ -44,13 +44,16 @@ func TestSilentSlurm(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second) // runDoctor gives 30 s
-		f := Gather(ctx, conf, "n1", false, true)
+		f := Gather(ctx, conf, "n1", silent == "sacctmgr", true)       // a node does not ask slurmdbd
 		cancel()
 		if f.Node == nil {
 			t.Fatal(f.ConfigErr)
 		}
 		if errors.Is(f.Node.NVMLErr, context.DeadlineExceeded) || errors.Is(f.Node.NVMLErr, context.Canceled) {
 			t.Errorf("%s is silent: of the GPUs the doctor says %v", silent, f.Node.NVMLErr)
+		}
+		if f.Node.StateErr != nil {
+			t.Errorf("%s is silent: of the node's state the doctor knows %v", silent, f.Node.StateErr)
 		}
 		if errors.Is(f.Node.LedgerErr, context.DeadlineExceeded) {
 			t.Errorf("%s is silent: of the agent the doctor says %v", silent, f.Node.LedgerErr)
