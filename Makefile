@@ -127,11 +127,11 @@ test: test-all ## what a change must pass: lint, unit tests, a real Slurm
 test-all: $(PROGRESS) ## that, with the tests that take minutes
 	@$(PROGRESS) make "make test$(if $(SHORT),,-all)" deps-test all lint test-unit test-apart test-integration
 
-# prolog's tests wait for half a minute, so they start first; lint has vetted.
+# The tests of prolog wait for half a minute, and so start first.
 test-unit: deps-test-unit $(PROGRESS) ## go test ./...
-	@$(PROGRESS) go $(SHORT) -vet=off -p 3 -parallel 8 -timeout 60m ./prolog ./...
+	@$(PROGRESS) go $(SHORT) -p 3 -parallel 8 -timeout 60m ./prolog ./...
 
-# Alone these leave four fifths of two cores idle.
+# One after the other, the five leave four fifths of two cores idle.
 test-apart: deps-test-shim deps-test-spank deps-test-simgpu deps-test-hooks all ## test-shim, test-spank, test-simgpu, test-placement and test-hooks, side by side
 	@$(MAKE) --no-print-directory -j 5 -O test-shim test-spank test-simgpu test-placement test-hooks
 
@@ -159,7 +159,7 @@ test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile va
 # control daemon, as root; tests whose jobs need an MPS server are skipped.
 test-integration: deps-test-integration all $(PROGRESS) ## tests on a real Slurm, as root by sudo; RUN= takes some
 	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null
-	@$(PROGRESS) go $(AS_ROOT) $(SHORT) -tags integration -vet=off -count=1 -parallel 8 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
+	@$(PROGRESS) go $(AS_ROOT) $(SHORT) -tags integration -count=1 -parallel 8 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX

@@ -165,8 +165,8 @@ func (d *DB) Put(ctx context.Context, a Attempt) error {
 	return nil
 }
 
-// PutIfNone writes a record unless the same job, restart and node have a record: an earlier job, of another user or
-// ended before the attempt began, may have had the id.
+// PutIfNone writes a record unless the same job, restart and node have a record. An earlier job may have had the id:
+// of another user, or ended a day before the attempt began; by less, the machine's clock may have jumped.
 func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		list, err := attempts(ctx, tx, "WHERE job_id=? AND restart=? AND node=?", a.JobID, a.Restart, a.Node)
@@ -174,7 +174,7 @@ func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
 			return err
 		}
 		for _, there := range list {
-			if there.UID == a.UID && !there.End.Before(a.Start) {
+			if there.UID == a.UID && !there.End.Before(a.Start.AddDate(0, 0, -1)) {
 				return nil
 			}
 		}

@@ -401,8 +401,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// slurmctld gives ids again: after MaxJobId, or without its state (docs/situations.md). What slurmctld says of a job
-// without an Epilog, whose id another user's job had, goes into no record of the other.
+// slurmctld gives ids again: after MaxJobId, or without its state (docs/situations.md). Words of slurmctld about a
+// job without an Epilog, whose id another user's job had, go into no record of the other user.
 func TestAnEndGoesIntoNoEarlierRecord(t *testing.T) {
 	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
 	then := time.Unix(1_700_000_000, 0)
@@ -419,14 +419,20 @@ func TestAnEndGoesIntoNoEarlierRecord(t *testing.T) {
 	if list, err := d.Attempts(t.Context(), []uint32{5}); err != nil || len(list) != 1 || list[0].Name != "alices" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	for user, uid := range map[string]uint32{"bob": 1001, "alice": 1000} { // or alice herself, a year later
-		if err := d.PutIfNone(t.Context(), Attempt{JobID: 5, Node: "n1", User: user, UID: uid, Submit: now, Start: now,
-			End: now.Add(time.Hour), State: NodeFail}); err != nil {
+	for _, c := range []struct {
+		uid         uint32
+		start, want time.Time // of the record there
+	}{
+		{1000, then.Add(10 * time.Hour), then}, // the same job, after a jump of the clock
+		{1000, now, now}, {1001, now.Add(time.Minute), now.Add(time.Minute)}, {1001, now, now.Add(time.Minute)},
+	} {
+		if err := d.PutIfNone(t.Context(), Attempt{JobID: 5, Node: "n1", UID: c.uid, Submit: c.start, Start: c.start,
+			End: c.start.Add(time.Hour), State: NodeFail}); err != nil {
 			t.Fatal(err)
 		}
 		list, err := d.Attempts(t.Context(), []uint32{5})
-		if err != nil || len(list) != 1 || list[0].UID != uid || !list[0].Start.Equal(now) {
-			t.Errorf("%s: %+v, %v", user, list, err)
+		if err != nil || len(list) != 1 || list[0].UID != c.uid || !list[0].Start.Equal(c.want) {
+			t.Errorf("user %d at %s: %+v, %v", c.uid, c.start, list, err)
 		}
 	}
 }

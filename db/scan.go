@@ -105,8 +105,8 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 	}
 }
 
-// EachJob hands the attempts of one job after the other to f; those of a job stand together. An id may be that of
-// two users' jobs, one after the other.
+// EachJob hands the attempts of each job to f; a job's attempts stand together. Two users' jobs, at different times,
+// may have the same id.
 func EachJob(list []Attempt, f func([]Attempt) error) error {
 	for len(list) > 0 {
 		n := 1

@@ -893,7 +893,7 @@ func TestEpilogOfAComponentProbesIt(t *testing.T) {
 	}
 }
 
-// silent is a slurmctld that does not answer for the queue.
+// silent is a slurmctld without an answer about the queue.
 type silent struct{ *slurm }
 
 func (s silent) Queue(ctx context.Context, _ []string) ([]schedule.Job, error) {
@@ -901,7 +901,7 @@ func (s silent) Queue(ctx context.Context, _ []string) ([]schedule.Job, error) {
 	return nil, ctx.Err()
 }
 
-// stalled is a disk that takes no record.
+// stalled is a disk too slow for any record.
 type stalled struct{ *records }
 
 func (stalled) Put(ctx context.Context, _ db.Attempt) error {

@@ -1547,7 +1547,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// gone is a slurmctld that answers nothing more once it has taken the job back.
+// gone is a slurmctld without answers once the job has been taken back.
 type gone struct{ *slurm }
 
 func (s gone) Job(ctx context.Context, id uint32) (sctl.Job, error) {
@@ -1563,7 +1563,7 @@ func (s gone) SafeStart(ctx context.Context) (time.Duration, error) {
 	return 0, ctx.Err()
 }
 
-// The agent learns of a job that was returned to the queue, however slow slurmctld is then: else the job waits until
+// The agent learns of a job returned to the queue, however slow slurmctld is then: else the job waits until
 // its Prolog's start time, ten minutes.
 func TestReturnedJobIsNoted(t *testing.T) {
 	w := newWorld(t)

@@ -92,7 +92,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	if files := (export.Files{Export: c.Export, Ended: &r.Ended}); c.Export != (config.Export{}) {
 		a.Export = func(s lease.Snapshot) error {
-			// The files name no user, and a directory service that hangs would stop the agent.
+			// The files name no user, and a hanging directory service would stop the agent.
 			unnamed := func(uint32) string { return "" }
 			return files.Write(s.Readings, s.Leases, func() status.Node { return statusOf(c, node, s, unnamed) })
 		}

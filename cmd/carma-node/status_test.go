@@ -30,7 +30,7 @@ func TestStatusOfOldReadings(t *testing.T) {
 	}
 }
 
-// A directory service that hangs costs a second for each name.
+// A hanging directory service costs a second for each name.
 func TestUserNameWithoutDirectory(t *testing.T) {
 	hang := make(chan struct{})
 	old := lookupID

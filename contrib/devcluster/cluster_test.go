@@ -63,9 +63,9 @@ func init() {
 func devcluster(args ...string) *exec.Cmd { return exec.Command("./devcluster", args...) }
 
 // up starts a cluster that ends with the test. Tests that have one run side by
-// side: what they do most is to wait. The testing package wakes tests that wait in
-// Parallel from the last on, and subtests after all of them: so what takes longest are
-// tests in files late in the alphabet (turn_test.go, text_test.go, slurmdbd_test.go).
+// side: what they do most is to wait. The testing package wakes the tests waiting in
+// Parallel from the last on, and subtests after all tests: so the longest tests are
+// in files late in the alphabet (turn_test.go, text_test.go, slurmdbd_test.go).
 func up(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	if first := note(t.Name(), false); first {

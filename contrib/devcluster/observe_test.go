@@ -257,7 +257,7 @@ func (c *observed) onlyAsked(says string) {
 	c.t.Helper()
 	asked := c.sh("", "cut -d' ' -f1-3 "+c.dir+"/log/asked | sort | uniq -c")
 	c.t.Logf("asked:\n%s", asked)
-	reads := regexp.MustCompile(`^ *\d+ (squeue|scontrol (--version|show|--details show|--oneliner show))`)
+	reads := regexp.MustCompile(`^ *\d+ (squeue|scontrol (--version|show|--details show))`)
 	for line := range strings.Lines(asked) {
 		if !reads.MatchString(line) {
 			c.t.Errorf("the agent ran %s", line)

@@ -15,14 +15,13 @@ import (
 	"time"
 )
 
-// Records get to slurmdbd, also those of jobs that ended while it was away: all of
-// them, each once.
+// All records get to slurmdbd, each once, also the records of jobs that ended while slurmdbd was away.
 func TestForward(t *testing.T) {
 	needsServer(t)
 	needsMySQL(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd")
-	// One that runs out of memory beside another and is requeued: CARMA itself
-	// writes about it in AdminComment.
+	// A job runs out of memory beside another and is requeued: CARMA itself
+	// writes about the job in AdminComment.
 	var ids []string
 	for range 4 {
 		id := c.sbatch(alice, "-o /dev/null", resident("5G", 20))
@@ -60,7 +59,7 @@ func TestForward(t *testing.T) {
 			t.Log(c.sh("", "date; sacct -a -X -n -P -o jobid,state,start,end,admincomment; sdiag | grep -i dbd"))
 		}
 	}()
-	// Records that slurmdbd did not take are tried ever more rarely: after 10, 20, 40, 80 and 160 s.
+	// Records not taken by slurmdbd are tried ever more rarely: after 10, 20, 40, 80 and 160 s.
 	for start := time.Now(); len(c.accounts("--from slurmdbd")) < 14; time.Sleep(time.Second) {
 		if time.Since(start) > 10*time.Minute {
 			t.Fatalf("%d of 14 records are in slurmdbd", len(c.accounts("--from slurmdbd")))

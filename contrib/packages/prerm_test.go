@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A package is not removed as long as slurm.conf, as Slurm reads the file, names what is in the package: slurmctld
+// A package is not removed as long as slurm.conf, as Slurm reads the file, names a part of the package: slurmctld
 // would not start again, and nodes would drain at the next job.
 func TestRemovalIsRefused(t *testing.T) {
 	const conf, site, configless = "/etc/slurm/slurm.conf", "/etc/slurm/site.conf", "/run/slurm/conf/slurm.conf"
@@ -29,6 +29,7 @@ func TestRemovalIsRefused(t *testing.T) {
 			true, true},
 		"continued": {map[string]string{conf: "JobSubmitPlugins=lua,\\ \ncarma\nProlog=\\\n/usr/sbin/carma-prolog\n"},
 			true, true},
+		"quoted":     {map[string]string{conf: "Prolog=\"/etc/site.sh, /usr/sbin/carma-prolog\"\n"}, false, true},
 		"configless": {map[string]string{configless: "Prolog=/usr/sbin/carma-prolog\n"}, false, true},
 		"others": {map[string]string{conf: "#JobSubmitPlugins=carma\nJobSubmitPlugins=lua # was: carma\n" +
 			"Prolog=/etc/x.sh # /usr/sbin/carma-prolog\nInclude site.conf\n", site: "Include slurm.conf\n"}, false, false},
@@ -44,7 +45,7 @@ func TestRemovalIsRefused(t *testing.T) {
 			}
 		}
 		for script, kept := range map[string]bool{"plugin.prerm": c.plugin, "node.prerm": c.node} {
-			text, err := os.ReadFile(script) // by which a cached result is that of the script
+			text, err := os.ReadFile(script) // read here, so that a cached result is of the same script
 			if err != nil {
 				t.Fatal(err)
 			}

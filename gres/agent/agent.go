@@ -347,7 +347,7 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	text, asked, err := a.compareExtra(ctx, s)
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
-		if sctl.Unanswered(err) { // what stays, as another tool's Extra or a key that cannot be read, stops nothing else
+		if sctl.Unanswered(err) { // a lasting fault, as an unreadable key, stops nothing else
 			return
 		}
 	}

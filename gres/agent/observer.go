@@ -28,7 +28,7 @@ import (
 // gone from jobs with a lease, and whose processes have come to GPUs or left GPUs: after observeGap, and for
 // 1/observeGapTook of the time at most. About a new job with a process on a GPU slurmctld is asked at once: where
 // slurmctld takes long, a short job would have ended before. All nodes together have slurmctld make half an answer at
-// a time (1/observeAllTook of them). No node waits for longer than observeRarest; after a question without an answer it
+// a time (1/observeAllTook). No node waits for longer than observeRarest, and after a question without an answer a node
 // asks again soon.
 const (
 	observeEvery     = 10 * time.Second
@@ -140,7 +140,7 @@ func (o *Observer) askAll(ctx context.Context, now time.Duration, gpus []gres.GP
 	if err != nil {
 		return err
 	}
-	if o.nodes == 0 { // until slurmctld tells, the node asks as if it were alone
+	if o.nodes == 0 { // until slurmctld tells, the node asks as on a cluster of its own
 		if o.nodes, err = o.Nodes(ctx); err != nil {
 			o.Log.Warn("query how many nodes ask slurmctld", "error", err)
 		}

@@ -558,8 +558,8 @@ func TestLooksOfAnObserver(t *testing.T) {
 	}
 }
 
-// What all agents that observe cost slurmctld is bounded: the answer to squeue --nodelist is packed from all jobs of
-// the cluster. One that slurmctld kept waiting asks again soon.
+// The cost of all observing agents for slurmctld is bounded: the answer to squeue --nodelist is packed from all jobs of
+// the cluster. An agent without an answer asks again soon.
 func TestObserversTogether(t *testing.T) {
 	for _, c := range []struct {
 		nodes  int
@@ -578,7 +578,7 @@ func TestObserversTogether(t *testing.T) {
 	}
 }
 
-// A question without an answer counts as such, and the number of nodes is asked until slurmctld tells.
+// A question without an answer is known to have none, and the number of nodes is asked until slurmctld tells.
 func TestObserverAsksAgain(t *testing.T) {
 	b, err := lease.Open(t.TempDir(), 5*time.Second)
 	if err != nil {
@@ -607,5 +607,5 @@ func TestObserverAsksAgain(t *testing.T) {
 	}
 }
 
-// alone is a cluster of one node.
+// alone is a cluster of a single node.
 func alone(context.Context) (int, error) { return 1, nil }

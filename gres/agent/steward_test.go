@@ -519,8 +519,8 @@ func TestKeepStewardOfHoldsInVain(t *testing.T) {
 	}
 }
 
-// A node whose Extra is another tool's text, or that cannot read the users' key, looks after its holds and leases all
-// the same; while slurmctld does not answer it does not.
+// A node whose Extra is another tool's text, or whose users' key cannot be read, looks after its holds and leases all
+// the same; without an answer of slurmctld the node does not.
 func TestCompareWithForeignExtra(t *testing.T) {
 	for _, c := range []struct {
 		err   error

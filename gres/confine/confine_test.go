@@ -745,7 +745,7 @@ func TestRootsAlone(t *testing.T) {
 	}
 }
 
-// A slurm.conf that Slurm reads keeps no job waiting (cgroup v1): Include with the modifier %c, slurm.conf(5).
+// A slurm.conf in Slurm's own syntax keeps no job waiting (cgroup v1): Include with the modifier %c, slurm.conf(5).
 func TestFindWithModifier(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

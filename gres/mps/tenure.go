@@ -272,7 +272,7 @@ func (c Control) clearOne(ctx context.Context, dir, was string) error {
 		err = c.Groups.Kill(ctx, t.Group)
 	} else { // also where an earlier agent had cgroups
 		servers := serversOf(was)
-		// The next tenure's daemon has the same path, and starts when dir is gone: then these are its servers.
+		// The next tenure's daemon has the same path, and starts when dir is gone: then servers are of the next tenure.
 		if _, gone := os.Lstat(dir); errors.Is(gone, fs.ErrNotExist) {
 			return nil
 		}

@@ -366,7 +366,7 @@ func TestEndedSetIsCleared(t *testing.T) {
 	})
 }
 
-// stuck is the cgroup of a server that the kernel does not end.
+// stuck is the cgroup of a server in a hanging driver.
 type stuck struct{ entered chan struct{} }
 
 func (g stuck) Put(name string, _ int) (string, error) { return "/" + name, nil }
@@ -379,8 +379,8 @@ func (g stuck) Kill(ctx context.Context, dir string) error {
 	return errors.New("processes do not end")
 }
 
-// What clears ended tenures may wait for one of them, while Keep clears the next one and starts a daemon for another
-// user at the same path.
+// ClearEnded may wait for an ended tenure, while Keep clears the next ended tenure and starts a daemon for another user
+// at the same path.
 func TestClearEndedLeavesTheNextTenure(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for other users")
@@ -413,14 +413,14 @@ func TestClearEndedLeavesTheNextTenure(t *testing.T) {
 		if err := <-done; err == nil {
 			t.Error("no word of the server that does not end")
 		}
-		time.Sleep(200 * time.Millisecond) // a process that was killed takes a moment to end
+		time.Sleep(200 * time.Millisecond) // a killed process takes a moment to end
 		if !server.runs() {
 			t.Error("the next user's server was ended")
 		}
 	})
 }
 
-// full is a cgroup file system that takes nothing for a while.
+// full is a cgroup file system, full for a while.
 type full struct{ fails bool }
 
 func (g *full) Put(name string, _ int) (string, error) {
@@ -431,7 +431,7 @@ func (g *full) Put(name string, _ int) (string, error) {
 }
 func (g *full) Kill(context.Context, string) error { return nil }
 
-// A daemon that could not be noted does not stay.
+// A daemon without a note does not stay.
 func TestFailedStartLeavesNoDaemon(t *testing.T) {
 	each(t, func(t *testing.T, c tried) {
 		g := &full{}

@@ -232,7 +232,7 @@ func TestMIG(t *testing.T) {
 	}
 }
 
-// fallen is a device with two MIG instances that has fallen off the bus: nothing of the instances can be read.
+// fallen is a device with two MIG instances, fallen off the bus: nothing of the instances can be read.
 type fallen struct{ nvml.Device }
 
 func (fallen) GetMaxMigDeviceCount() (int, nvml.Return) { return 7, nvml.SUCCESS }
@@ -244,7 +244,7 @@ func (fallen) GetMigDeviceHandleByIndex(i int) (nvml.Device, nvml.Return) {
 	return nil, nvml.ERROR_NOT_FOUND
 }
 
-// Instances of which not even the UUID can be read are one sample, of the device: the ledger takes each UUID once, and
+// Instances without a readable UUID are a single sample, of the device: the ledger takes each UUID once, and
 // without readings all other GPUs of the node would close.
 func TestFallenMIG(t *testing.T) {
 	d := &device{Device: fallen{}, gpu: gres.GPU{UUID: "GPU-1"}, mig: true}

@@ -23,7 +23,7 @@ type index struct {
 	in      Input
 	held    map[uint32]bool    // jobs that nodes keep GPUs for, or that are sent to preempt
 	started map[string][]start // by partition, first those that come last in the queue
-	// By partition, in the order of their ids; latest is of the job and all behind it.
+	// By partition, in the order of ids; latest is of the job and all behind the job.
 	startedByID map[string][]start
 	free        map[string][]*node // by partition, the soonest free first
 	nodes       map[string]*node   // by name
@@ -169,8 +169,8 @@ func (x *index) large(j *schedule.Job) bool {
 }
 
 // passed tells whether a job behind the request has started while the request waited: a
-// job of lower priority, or of the same and submitted later; of a request that slurmctld holds, and tells no priority
-// of (BadConstraints), a job submitted later. All have the same under
+// job of lower priority, or of the same and submitted later; of a request held for BadConstraints, without a
+// priority in squeue, a job submitted later. All have the same under
 // priority/multifactor without weights, the default from 23.11 on (read_config.h).
 // Requests as small as the others are not passed; to keep GPUs for them would help
 // nobody.

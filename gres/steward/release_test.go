@@ -108,7 +108,7 @@ func TestDueIsBounded(t *testing.T) {
 	}
 }
 
-// slurmctld tells no priority of a job that it holds: a small one that later jobs pass gets a hold all the same.
+// slurmctld tells no priority of a held job: a small job passed by later jobs gets a hold all the same.
 func TestHoldForAHeldJob(t *testing.T) {
 	nodes := []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
 	for _, c := range []struct {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Other ranks end after the first that ran out of memory: their tracebacks, with the prefix that PyTorch (2.2 and
-// later, torch.distributed's excepthook) or srun -l puts before each line, are no work of the program.
+// Other ranks end after the first rank ran out of memory: the ranks' tracebacks, with the prefix of PyTorch (2.2 and
+// later, torch.distributed's excepthook) or srun -l before each line, are no work of the program.
 func TestTracebacksOfOtherRanksAreNoWork(t *testing.T) {
 	frames := func(prefix string, n int) string {
 		var b strings.Builder
@@ -80,7 +80,7 @@ func TestFramesOfJuliaAreNoWork(t *testing.T) {
 	}
 }
 
-// A text that ends in f, between quotes, is no f-string of Python.
+// A quoted text with an f at its end is no f-string of Python.
 func TestQuotedTextThatEndsInF(t *testing.T) {
 	s := `{"level": "ERROR", "amp": "off", "message": "torch.OutOfMemoryError: CUDA out of memory. ` +
 		`Tried to allocate 2.00 GiB."}` + "\n"

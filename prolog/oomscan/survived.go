@@ -110,7 +110,7 @@ func (p *parsed) history() history {
 	for k := range p.lines {
 		l := p.line(k)
 		l = l[:min(len(l), 512)]
-		b := p.body(k) // the clock may be part of what launchers put before it
+		b := p.body(k) // without a launcher's prefix, of which the clock may be part
 		b = b[:min(len(b), 512)]
 		now.isWork = len(b) > 0 && indent(b) < 4 && l[0] != '|' && !bytes.HasPrefix(b, []byte{'\t'}) && !anyIn(l, ends) &&
 			!raised().Match(b) && !log().Match(l) && !trace().Match(b) && !frame().Match(b)

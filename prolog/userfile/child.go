@@ -88,8 +88,8 @@ func open(path string) (*os.File, unix.Stat_t, State) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 	fd, err := openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_MAGICLINKS})
 	if errors.Is(err, unix.ENOSYS) {
-		// Linux before 5.6. A magic link leads a child with the user's fsuid, and without capabilities, to nothing
-		// but what the user's own processes have open.
+		// Linux before 5.6. A magic link leads a child with the user's fsuid, and without capabilities, to files of
+		// the user's own processes alone.
 		fd, err = unix.Open(path, flags, 0)
 	}
 	switch {

@@ -47,7 +47,7 @@ type Job struct {
 	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
 	TasksPerNode   uint32
 	SocketsPerNode uint32
-	TaskGPUs       uint32 // what slurmctld makes of Tasks and --ntasks-per-gpu, where TRES names none; 0: none
+	TaskGPUs       uint32 // made of Tasks and --ntasks-per-gpu by slurmctld, where TRES names no GPUs; 0: none
 	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
 	Extra          string // --extra
 	Constrains     bool   // slurmctld compares Extra with the nodes' Extra, for jobs of srun too
@@ -287,7 +287,7 @@ func (t TRES) read() lists {
 	return lists{tres.Read(t.PerNode), tres.Read(t.PerJob), tres.Read(t.PerSocket), tres.Read(t.PerTask)}
 }
 
-// gpus tells whether a list names GPUs, as slurmctld counts them: gpu:0 is none.
+// gpus tells whether a list names GPUs, as slurmctld counts: gpu:0 is none.
 func (l *lists) gpus() bool {
 	return l.perNode.GPUs+l.perJob.GPUs+l.perSocket.GPUs+l.perTask.GPUs > 0
 }

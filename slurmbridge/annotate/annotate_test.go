@@ -304,7 +304,7 @@ func TestAnnotateOneNode(t *testing.T) {
 	}
 }
 
-// GPUs that slurmctld makes of tasks are booked where no list has any, whatever else stands there.
+// GPUs made of tasks by slurmctld are booked where no list has GPUs, whatever else the lists have.
 func TestAnnotateTaskGPUs(t *testing.T) {
 	for _, c := range []struct {
 		name                       string

@@ -36,7 +36,7 @@
  *   partition tres_per_node tres_per_job tres_per_socket tres_per_task
  *   min_nodes num_tasks ntasks_per_node sockets_per_node user_id time_limit
  *   max_nodes
- *   task_gpus (the GPUs that slurmctld makes of tasks and ntasks_per_tres, where the lists name none; 0: none)
+ *   task_gpus (made of tasks and ntasks_per_tres by slurmctld, where the lists name no GPUs; 0: none)
  *   constrains (1: slurmctld compares jobs' extra with what nodes have there; else 0)
  *   extra
  *   the keys of --carma, and those of CARMA in the environment, each cut at CARMA_KEYS_MAX bytes

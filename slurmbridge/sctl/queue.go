@@ -205,10 +205,10 @@ func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []schedul
 	return nodes, nil
 }
 
-// NodeNames returns the names of the nodes of some partitions, sorted; nil: of all that are shown. slurmctld packs
+// NodeNames returns the names of the nodes of some partitions, sorted; nil: of all partitions. slurmctld packs
 // partitions for this, and no nodes.
 func (c Client) NodeNames(ctx context.Context, partitions []string) ([]string, error) {
-	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
+	out, err := c.run(ctx, "scontrol", "show", "partition")
 	if err != nil {
 		return nil, err
 	}
@@ -216,19 +216,17 @@ func (c Client) NodeNames(ctx context.Context, partitions []string) ([]string, e
 }
 
 func namesOf(text string, partitions []string) (names []string, err error) {
-	for line := range strings.Lines(text) {
-		wanted := false
-		for word := range strings.FieldsSeq(line) {
-			switch key, value, _ := strings.Cut(word, "="); {
-			case key == "PartitionName":
-				wanted = partitions == nil || slices.Contains(partitions, value)
-			case key == "Nodes" && wanted && !none(value):
-				some, err := hostlist.Expand(value)
-				if err != nil {
-					return nil, fmt.Errorf("scontrol show partition: %w", err)
-				}
-				names = append(names, some...)
+	wanted := false
+	for word := range strings.FieldsSeq(text) {
+		switch key, value, _ := strings.Cut(word, "="); {
+		case key == "PartitionName":
+			wanted = partitions == nil || slices.Contains(partitions, value)
+		case key == "Nodes" && wanted && !none(value):
+			some, err := hostlist.Expand(value)
+			if err != nil {
+				return nil, fmt.Errorf("scontrol show partition: %w", err)
 			}
+			names = append(names, some...)
 		}
 	}
 	slices.Sort(names)

@@ -82,7 +82,7 @@ func (c Client) Federation(ctx context.Context) (string, error) {
 	return strings.TrimSpace(name), nil
 }
 
-// Reservations returns the partition of each reservation that has one, by name.
+// Reservations returns the partitions of reservations by name, without the reservations of no partition.
 func Reservations(ctx context.Context, c Client) (map[string]string, error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "reservation")
 	if err != nil {

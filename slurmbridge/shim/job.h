@@ -46,8 +46,8 @@ const char *record_default_partition(void); /* NULL: there is none, or it is not
 bool record_constrains(void); /* whether slurmctld compares jobs' extra with what nodes have there */
 bool record_operates(uint32_t uid); /* whether slurmctld takes the user for an operator or administrator */
 
-/* ask.c: libcarma's answer, or whole GPUs where no answer comes, which late tells; the caller frees the text. gpus:
- * GPUs that slurmctld makes of the job's tasks where the job names none. NULL: the job stays as written. */
+/* ask.c: libcarma's answer, or whole GPUs where no answer comes (late); the caller frees the text. gpus: made of the
+ * job's tasks by slurmctld where the job names no GPUs. NULL: the job stays as written. */
 char *answer_for(const job_desc_msg_t *job, uint32_t gpus, uint32_t submit_uid, bool *late);
 
 /* whole.c: an answer as libcarma's (carma.h), by which a job without an answer has whole GPUs; the caller frees the

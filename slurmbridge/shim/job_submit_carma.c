@@ -233,9 +233,9 @@ static uint32_t nodes_for_tasks(const job_desc_msg_t *job)
 #endif
 }
 
-/* The GPUs of a job that tells only its tasks or nodes and how many tasks a GPU has, as
- * slurmctld makes them where no list names a GPU (gres.c, gres_job_state_validate(), 22.05 to 26.05): other GRES may
- * stand there, and from 24.05 on clients write cpu=2 of -c 2 into tres_per_task (slurm_opt.c). */
+/* The GPUs made by slurmctld of a job's tasks or nodes and the tasks of a GPU, where no list
+ * names a GPU (gres.c, gres_job_state_validate(), 22.05 to 26.05): other GRES may stand there, and
+ * from 24.05 on clients write cpu=2 of -c 2 into tres_per_task (slurm_opt.c). */
 static uint32_t gpus_for_tasks(const job_desc_msg_t *job)
 {
 	uint32_t per_gpu = WIDE(job->ntasks_per_tres);

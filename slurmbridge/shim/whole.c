@@ -42,8 +42,8 @@ static bool is_set(const char *text)
 	return text && *text;
 }
 
-/* The one list with the job's GPUs, and its kind (carma.h); NULL: there is not one. The cpu=2 of -c 2 may stand in
- * tres_per_task. */
+/* The list with the job's GPUs, and its kind (carma.h); NULL: there is none, or several. The cpu=2 of -c 2 may stand
+ * in tres_per_task. */
 static const char *one_list(const job_desc_msg_t *job, const char *of_tasks, const char **kind)
 {
 	bool of_job = is_set(job->tres_per_job), of_node = is_set(job->tres_per_node);

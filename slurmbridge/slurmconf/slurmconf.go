@@ -17,7 +17,7 @@ import (
 // File is a configuration with what it includes.
 type File struct {
 	Settings   map[string]string // by name in lower case; the last line counts
-	Hosts      []string          // SlurmctldHost= lines, one for each controller
+	Hosts      []string          // SlurmctldHost= lines, of each controller a line
 	Nodes      []Record          // NodeName= lines, without NodeName=DEFAULT
 	Partitions []Record          // PartitionName= lines, without PartitionName=DEFAULT
 	Other      []Record          // Name= lines of gres.conf

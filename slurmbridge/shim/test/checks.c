@@ -35,12 +35,17 @@ void check_annotate(const char *script)
 	clear(&job);
 }
 
+static bool is(const char *text, const char *want)
+{
+	return want ? text && !strcmp(text, want) : !text;
+}
+
 /* --ntasks-per-gpu would be so many tasks for each booked MiB; where no list names a GPU
- * they follow from the tasks: other GRES, no GPUs and the cpu=2 of -c 2 change nothing. */
+ * the GPUs follow from the tasks: other GRES, no GPUs and the cpu=2 of -c 2 change nothing. */
 void check_tasks_per_gpu(const char *script)
 {
 	static const struct {
-		bool by_nodes; /* as sbatch -M sends it */
+		bool by_nodes; /* as of sbatch -M */
 		const char *of_node, *of_job, *of_task;
 	} kinds[] = {
 		{ false, NULL, NULL, NULL },
@@ -70,12 +75,14 @@ void check_tasks_per_gpu(const char *script)
 			CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && tries < 1000);
 			if (job.tres_per_node && strstr(job.tres_per_node, "carma") && !err) /* answered in time */
 				break;
-			CHECK(err || job.ntasks_per_tres == 2);
+			CHECK(err || (job.ntasks_per_tres == 2 && is(job.tres_per_node, kinds[i].of_node) &&
+				      is(job.tres_per_job, kinds[i].of_job)));
 			free(err);
 			err = NULL;
 			clear(&job);
 			nap();
 		}
+		CHECK(strstr(job.tres_per_node, GRES "carma:"));
 		CHECK(strstr(job.tres_per_node, GRES "gpu:1") || strstr(job.tres_per_job, GRES "gpu:1"));
 		CHECK(job.ntasks_per_tres == NO_VAL16 && job.num_tasks == 2);
 		CHECK(!kinds[i].of_job || !strstr(kinds[i].of_job, "nvme") || strstr(job.tres_per_job, GRES "nvme:1"));
@@ -83,8 +90,8 @@ void check_tasks_per_gpu(const char *script)
 	}
 }
 
-/* A job that has no GPUs in a partition of CARMA's gets none by a number of tasks that a later change tells;
- * elsewhere it stays as it is. The real library answers. */
+/* A job without GPUs in a partition of CARMA's gets no GPUs by a later change of the number of tasks; elsewhere the
+ * job stays as written. The real library answers. */
 void check_no_gpus_of_tasks(void)
 {
 	job_desc_msg_t job;

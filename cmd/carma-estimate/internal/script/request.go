@@ -50,8 +50,8 @@ func (r Request) job(text []byte) annotate.Job {
 	return j
 }
 
-// tasksForGPUs are the tasks of a job that says its GPUs and those of a task, of one type, as sbatch has them
-// (gres.c, _test_gres_cnt, 22.05.8; tried: 24.11.5); 0: the job does not.
+// tasksForGPUs are the tasks that follow from a job's GPUs and the GPUs of a task, of the same type, as for sbatch
+// (gres.c, _test_gres_cnt, 22.05.8; tried: 24.11.5); 0: none follow.
 func (r Request) tasksForGPUs() uint32 {
 	of := func(list string) (kind string, gpus uint64) {
 		if i := strings.LastIndexByte(list, ':'); i >= 0 {

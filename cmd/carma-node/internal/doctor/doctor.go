@@ -47,7 +47,7 @@ type Facts struct {
 	Installed    sctl.Version // of Slurm's commands on this machine
 	Skew         time.Duration
 	Federation   string            // the cluster's federation; empty: none
-	Reservations map[string]string // the partition of each reservation that has one; nil: not asked for
+	Reservations map[string]string // names and partitions of reservations; nil: not asked for
 	PluginDirs   []Path            // named in slurm.conf
 	SPANK        SPANK
 	Extras       map[string]string // of CARMA's nodes, as slurmctld has them; nil: not asked for

@@ -219,8 +219,9 @@ func timeSlot(partition slurmconf.Record, slot time.Duration, say func(Level, st
 	}
 }
 
-// reservations names those whose jobs run in another partition than CARMA takes them for: slurmctld puts a job that
-// names a reservation and no partition into the reservation's (job_mgr.c, _get_job_parts()), after the plugin.
+// reservations names the reservations whose jobs run in another partition than CARMA books for: slurmctld puts a job
+// with a reservation and without a partition into the reservation's partition (job_mgr.c, _get_job_parts()), after the
+// plugin.
 func reservations(f *Facts, say func(Level, string, string)) {
 	taken := ""
 	for _, p := range f.SlurmConf.Partitions {

@@ -90,8 +90,8 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 	return f
 }
 
-// half leaves a half of the time to what the machine itself tells: sacctmgr waits for a slurmdbd that hangs for 45 s
-// by default (dbd_conn.c, 24.11.5), and the driver is not to be blamed for the time.
+// half leaves a half of the time to the machine's own facts: sacctmgr waits 45 s by default for a hanging slurmdbd
+// (dbd_conn.c, 24.11.5), and the driver is not to be blamed for the time.
 func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	if end, ok := ctx.Deadline(); ok {
 		return context.WithTimeout(ctx, time.Until(end)/2)
@@ -99,9 +99,8 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(ctx)
 }
 
-// tell asks Slurm for the settings of administrators and agents; limits and reservations that are not
-// told are not judged.
-// A node asks about itself alone: slurmctld starts the health checks of all nodes at once.
+// tell asks Slurm for the settings of administrators and agents; limits and reservations without an answer are not
+// judged. A node asks about itself alone: slurmctld starts the health checks of all nodes at once.
 func tell(ctx context.Context, f *doctor.Facts, slurm sctl.Client, controller bool, name string) {
 	if !controller {
 		if f.Installed.Publishes() {

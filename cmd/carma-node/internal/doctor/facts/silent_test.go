@@ -15,34 +15,38 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-const carmaToml = "[slurm]\nbin_dir = %q\n[partition.gpu]\ngpus_per_node = 1\ngpu_mem_mib = 40536\n" +
-	"[paths]\nrun_dir = %q\n"
-
-// A slurmctld, or slurmdbd, that says nothing must not make the doctor blame the node's driver and agent: a health
-// check would take each node of the cluster off.
-func TestSilentSlurm(t *testing.T) {
-	for _, silent := range []string{"scontrol", "sacctmgr"} {
-		dir := t.TempDir()
-		program := func(name, text string) {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, name := range []string{"scontrol", "sinfo", "sacctmgr", "sdiag"} {
-			text := "[ \"$1\" != --version ] || exec echo slurm 24.11.5\n"
-			if name == silent {
-				text += "exec sleep 100\n"
-			}
-			if name == "scontrol" {
-				text += "echo AccountingStorageType = accounting_storage/slurmdbd\necho ClusterName = c\n"
-			}
-			program(name, text)
-		}
-		conf := filepath.Join(dir, "carma.toml")
-		text := fmt.Sprintf(carmaToml, dir, dir)
-		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+// site has commands of Slurm that answer with a little, and what more says of each; conf is its carma.toml.
+func site(t *testing.T, more func(name string) string) (conf string) {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
 			t.Fatal(err)
 		}
+		return path
+	}
+	for _, name := range []string{"scontrol", "sinfo", "sacctmgr", "sdiag"} {
+		text := "#!/bin/sh\n[ \"$1\" != --version ] || exec echo slurm 24.11.5\n" + more(name) + "\n"
+		if name == "scontrol" {
+			text += "echo AccountingStorageType = accounting_storage/slurmdbd\necho ClusterName = c\n"
+		}
+		write(name, text, 0o755)
+	}
+	return write("carma.toml", fmt.Sprintf("[slurm]\nbin_dir = %q\n[partition.gpu]\ngpus_per_node = 1\n"+
+		"gpu_mem_mib = 40536\n[paths]\nrun_dir = %q\n", dir, dir), 0o644)
+}
+
+// A silent slurmctld or slurmdbd must not make the doctor blame the node's driver and agent: a health check would
+// take each node of the cluster off.
+func TestSilentSlurm(t *testing.T) {
+	for _, silent := range []string{"scontrol", "sacctmgr"} {
+		conf := site(t, func(name string) string {
+			if name == silent {
+				return "exec sleep 100"
+			}
+			return ""
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second) // runDoctor gives 30 s
 		f := Gather(ctx, conf, "n1", silent == "sacctmgr", true)       // a node does not ask slurmdbd
 		cancel()
@@ -61,27 +65,15 @@ func TestSilentSlurm(t *testing.T) {
 	}
 }
 
-// A health check of a node asks nothing that grows with the cluster.
+// No question of a node's health check grows with the cluster.
 func TestNodeAsksLittle(t *testing.T) {
-	dir := t.TempDir()
-	asked := filepath.Join(dir, "asked")
-	for _, name := range []string{"scontrol", "sinfo", "sacctmgr", "sdiag"} {
-		text := "#!/bin/sh\n[ \"$1\" != --version ] || exec echo slurm 24.11.5\n" +
-			"echo " + name + " \"$@\" >>" + asked + "\n"
-		if name == "scontrol" {
-			text += "echo AccountingStorageType = accounting_storage/slurmdbd\necho ClusterName = c\n"
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	conf := filepath.Join(dir, "carma.toml")
-	text := fmt.Sprintf(carmaToml, dir, dir)
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	asked := filepath.Join(t.TempDir(), "asked")
+	conf := site(t, func(name string) string { return "echo " + name + " \"$@\" >>" + asked })
 	Gather(t.Context(), conf, "n1", false, true)
-	got, _ := os.ReadFile(asked)
+	got, err := os.ReadFile(asked)
+	if err != nil || !strings.Contains(string(got), "scontrol show config") {
+		t.Fatalf("%q, %v", got, err)
+	}
 	for _, line := range []string{"sacctmgr --parsable2 --noheader show associations",
 		"sinfo --noheader --Node --partition"} {
 		if n := strings.Count(string(got), line); n > 0 {
