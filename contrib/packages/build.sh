@@ -108,7 +108,7 @@ node() {
 	scripts: {postinstall: $here/node.postinst, preremove: $here/node.prerm, postremove: $here/node.postrm}
 	overrides:
 	  deb: {depends: ["libc6 (>= $libc)"], recommends: [slurmd]}
-	  rpm: {depends: ["glibc >= $libc"]}
+	  rpm: {depends: ["glibc >= $libc", grep, sed]}
 	TEXT
 }
 
@@ -149,7 +149,7 @@ plugin() {
 	    depends: ["libc6 (>= $libc)", "slurmctld (>= $slurm) | slurm-smd-slurmctld (>= $slurm)"]
 	    conflicts: ["slurmctld (<< $slurm)", "slurmctld (>= $next~)", "slurm-smd-slurmctld (<< $slurm)", "slurm-smd-slurmctld (>= $next~)"]
 	  rpm:
-	    depends: ["glibc >= $libc", "slurm-slurmctld >= $slurm", "slurm-slurmctld < $next"]
+	    depends: ["glibc >= $libc", grep, sed, "slurm-slurmctld >= $slurm", "slurm-slurmctld < $next"]
 	TEXT
 }
 
@@ -175,6 +175,8 @@ spank() {
 	TEXT
 }
 
+# The scripts before a removal read slurm.conf with grep and sed: without these they would refuse nothing. Debian always
+# has both, and a package for rpm names them.
 for package in tools node plugin spank; do
 	"$package" >"$work/$package.yaml"
 	for format in deb rpm; do

@@ -16,7 +16,7 @@ fail() { echo "packages: rpm: $*" >&2; tail -20 "$work/log" >&2; exit 1; }
 r() { rpm --root="$root" --dbpath=/var/lib/rpm --nosignature "$@" >"$work/log" 2>&1; }
 
 # rpm runs scripts inside the root: what they call must be there.
-for f in sh install rm rmdir grep; do
+for f in sh install rm rmdir grep sed; do
 	path=$(command -v $f)
 	for file in "$path" $(ldd "$path" | grep -o '/[^ )]*'); do install -D "$file" "$root$file"; done
 done
@@ -37,11 +37,18 @@ next=${slurm%.*}.$((${slurm##*.} + 1))
 conf=$root/etc/slurm/slurm.conf
 echo 'ClusterName=x' >"$conf"
 glibc=$(built glibc "$(dpkg-query -W -f '${Version}' libc6 | cut -d- -f1)") # rpmbuild before the root has a database of packages
+grep=$(built grep 3) sed=$(built sed 4)
 old=$(built slurm-slurmctld "${slurm%.*}.0") fits=$(built slurm-slurmctld "$slurm") new=$(built slurm-slurmctld "$next")
 slurmd=$(built slurm-slurmd "${slurm%.*}.99") later=$(built slurm-slurmd 99.05.1)
 
 # The plugin goes only with its exact release.
 r -i "$glibc" || fail "stand-in for glibc"
+for p in "$node" "$plugin"; do
+	for tool in grep sed; do
+		if r -i "$p" || ! grep -q "$tool is needed by" "$work/log"; then fail "$p does not need $tool, which its script calls"; fi
+	done
+done
+r -i "$grep" "$sed" || fail "stand-ins for grep and sed"
 if r -i "$plugin"; then fail "the plugin can be installed without slurmctld"; fi
 r -i "$old" || fail "old slurmctld"
 if r -i "$plugin"; then fail "the plugin can be installed with slurmctld ${slurm%.*}.0"; fi
