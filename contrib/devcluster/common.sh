@@ -109,7 +109,12 @@ start_agent() {
 		>>"$dir/log/agent.$1.log" 2>&1 </dev/null &
 	remember "agent.$1" $!
 	disown
+	# slurmctld ends the process group of a ResumeProgram that has ended: the agent is to have its own before.
+	wait_for 60 leads_session $! || true
 }
+
+# leads_session PID: setsid has made the process a session, or the process has ended
+leads_session() { [ ! -e "/proc/$1" ] || [ "$(sed 's/.*) //' "/proc/$1/stat" | cut -d' ' -f4)" = "$1" ]; }
 
 cluster_env() {
 	[ -e "$dir/etc/slurm.conf" ] || die "$dir is no cluster; see devcluster up"

@@ -97,8 +97,10 @@ func TestSituationBackupController(t *testing.T) {
 	up("ctl2", "UP")
 	kill(first)
 	// Until the node has registered, slurmctld allocates GPUs without their numbers; the Prolog
-	// returns such a job, but not one that nothing has booked.
-	c.eventually(func() string { out, _, _ := c.run("", "scontrol -d show node n1"); return out }, `GresUsed=gpu:a100:1\(IDX`)
+	// returns such a job, but not one that nothing has booked. The state that the backup recovers has
+	// numbers of used GPUs, but not when slurmd started, which the registration tells.
+	c.eventually(func() string { out, _, _ := c.run("", "scontrol -d show node n1"); return out },
+		`(?s)GresUsed=gpu:a100:1\(IDX.*SlurmdStartTime=\d`)
 	id = c.sbatch(alice, "", train("10G", "1s"))
 	if got := c.job(id, "%b"); strings.Contains(got, "carma") {
 		t.Errorf("without carma.toml it has booked %s", got)
