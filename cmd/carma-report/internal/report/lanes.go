@@ -31,7 +31,7 @@ func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *sel
 	filter := sel.Filter
 	filter.From, filter.To = v.From, v.To
 	var j job
-	err := source.Scan(ctx, sources, filter, func(attempts []db.Attempt) error {
+	take := func(attempts []db.Attempt) error {
 		if j.merge(attempts); !sel.has(&j) {
 			return nil
 		}
@@ -54,6 +54,10 @@ func (v *gpuView) addJobs(ctx context.Context, sources []source.Source, sel *sel
 			v.users.add(&j)
 		}
 		return nil
+	}
+	err := inRanges(ctx, sources, func(r idRange) error {
+		filter.FromJob, filter.BeforeJob = r.from, r.before
+		return source.Scan(ctx, sources, filter, take)
 	})
 	if err != nil {
 		return unavailable(err)

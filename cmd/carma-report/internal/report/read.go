@@ -101,6 +101,24 @@ func split(ctx context.Context, sources []source.Source) ([]idRange, error) {
 	return list, nil
 }
 
+// inRanges calls f for all job ids: at once for one source, which reads on as it goes; for several, range after
+// range, as each holds all attempts of its range in memory.
+func inRanges(ctx context.Context, sources []source.Source, f func(idRange) error) error {
+	ranges := []idRange{{}}
+	if len(sources) > 1 {
+		var err error
+		if ranges, err = split(ctx, sources); err != nil {
+			return err
+		}
+	}
+	for _, r := range ranges {
+		if err := f(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // scan hands the selected jobs of a range to f in sequence; f must not keep
 // them.
 func scan(ctx context.Context, sources []source.Source, s *selection, r idRange, f func(*job) error) error {
@@ -123,20 +141,18 @@ var errEnough = errors.New("enough")
 // first returns the first jobs of the selection, at most so many; rest tells
 // whether there may be more.
 func first(ctx context.Context, sources []source.Source, s *selection, most int) (jobs []*job, rest bool, err error) {
-	ranges, err := split(ctx, sources)
-	if err != nil || len(ranges) == 0 {
-		return nil, false, err
-	}
 	looked := 0
 	count := *s
-	err = scan(ctx, sources, &selection{Filter: s.Filter}, idRange{ranges[0].from, 0}, func(j *job) error {
-		if looked++; len(jobs) == most || looked > 20*most {
-			return errEnough
-		}
-		if count.has(j) {
-			jobs = append(jobs, j.clone())
-		}
-		return nil
+	err = inRanges(ctx, sources, func(r idRange) error {
+		return scan(ctx, sources, &selection{Filter: s.Filter}, r, func(j *job) error {
+			if looked++; len(jobs) == most || looked > 20*most {
+				return errEnough
+			}
+			if count.has(j) {
+				jobs = append(jobs, j.clone())
+			}
+			return nil
+		})
 	})
 	if errors.Is(err, errEnough) {
 		return jobs, true, nil
