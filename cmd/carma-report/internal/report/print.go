@@ -22,7 +22,7 @@ const widthsFrom = 1000
 
 // table prints aligned columns, two blanks between them and none at the ends.
 func (r *Report) table(ctx context.Context, out io.Writer) (found bool, err error) {
-	jobs, rest, err := first(ctx, r.sources, r.sel, widthsFrom)
+	jobs, rest, err := first(ctx, r.sources, r.sel, widthsFrom, 20*widthsFrom)
 	if err != nil {
 		return false, err
 	}

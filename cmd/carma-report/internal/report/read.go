@@ -138,14 +138,15 @@ func scan(ctx context.Context, sources []source.Source, s *selection, r idRange,
 // errEnough ends a scan that has what it wants.
 var errEnough = errors.New("enough")
 
-// first returns the first jobs of the selection, at most so many; rest tells
-// whether there may be more.
-func first(ctx context.Context, sources []source.Source, s *selection, most int) (jobs []*job, rest bool, err error) {
+// first returns the first jobs of the selection, at most so many, among the first jobs of the time, at most look; rest
+// tells whether there may be more.
+func first(ctx context.Context, sources []source.Source, s *selection, most, look int) (jobs []*job, rest bool,
+	err error) {
 	looked := 0
 	count := *s
 	err = inRanges(ctx, sources, func(r idRange) error {
 		return scan(ctx, sources, &selection{Filter: s.Filter}, r, func(j *job) error {
-			if looked++; len(jobs) == most || looked > 20*most {
+			if looked++; len(jobs) == most || looked > look {
 				return errEnough
 			}
 			if count.has(j) {

@@ -4,6 +4,7 @@ package report
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,11 +40,35 @@ func (m *manyJobs) Scan(_ context.Context, f db.Filter, each func([]db.Attempt) 
 // The first jobs of several databases are found without all others: a million would not fit into memory.
 func TestFirstOfSeveralSourcesReadsFew(t *testing.T) {
 	a, b := &manyJobs{last: 100_000}, &manyJobs{last: 100_000}
-	jobs, rest, err := first(t.Context(), []source.Source{a, b}, &selection{}, 10)
+	jobs, rest, err := first(t.Context(), []source.Source{a, b}, &selection{}, 10, 200)
 	if err != nil || len(jobs) != 10 || !rest {
 		t.Fatalf("%d jobs, more %v, %v", len(jobs), rest, err)
 	}
 	if n := a.read.Load() + b.read.Load(); n > 1000 {
 		t.Errorf("%d records were read for 10 jobs", n)
+	}
+}
+
+// A page shows the jobs that match, however many others come before.
+func TestPagesFindLateJobs(t *testing.T) {
+	for _, o := range []Options{{HTML: true}, {SVG: true}} {
+		o.States, o.From = "F", "2020-01-01"
+		r, err := New(o, nil, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Read(&manyJobs{last: 12_000, failed: 3})
+		var out strings.Builder
+		if err := r.Show(t.Context(), &out); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"11998", "11999", "12000"} {
+			if !strings.Contains(out.String(), id) {
+				t.Errorf("%+v: job %s is missing", o, id)
+			}
+		}
+		if strings.Contains(out.String(), "of the selection; choose fewer") {
+			t.Errorf("%+v: says that there are more", o)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -216,7 +217,7 @@ func (r *Report) people(ctx context.Context, out io.Writer) (found bool, err err
 	const drawn = 500 // jobs in a drawing
 	o := &r.options
 	if o.HTML || o.SVG || len(r.sel.tasks) == 1 && !o.Table && o.Format == "" {
-		jobs, rest, err := first(ctx, r.sources, r.sel, drawn)
+		jobs, rest, err := first(ctx, r.sources, r.sel, drawn, math.MaxInt)
 		switch {
 		case err != nil:
 			return false, err
