@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -31,29 +32,26 @@ type jobPage struct {
 // newPage reads what a page shows. Databases that do not have it leave it out.
 func newPage(ctx context.Context, j *job, sources []source.Source, bases []*db.DB, s style) (*jobPage, error) {
 	p := &jobPage{job: j, style: s}
-	for _, src := range sources {
-		err := src.Scan(ctx, db.Filter{FromJob: j.JobID, BeforeJob: uint64(j.JobID) + 1},
-			func(list []db.Attempt) error {
-				for _, a := range list {
-					if a.Cluster == j.Attempt.Cluster {
-						p.attempts = append(p.attempts, a)
-					}
-				}
-				return nil
-			},
-		)
-		if err != nil {
-			return nil, unavailable(err)
-		}
+	err := source.Scan(ctx, sources, db.Filter{FromJob: j.JobID, BeforeJob: uint64(j.JobID) + 1},
+		func(list []db.Attempt) error {
+			its := func(a db.Attempt) bool {
+				return a.Cluster == j.Attempt.Cluster && a.UID == j.UID && a.Start.Equal(j.Start)
+			}
+			if slices.ContainsFunc(list, its) { // the id may have been another job's, too
+				p.attempts = append(p.attempts, list...)
+			}
+			return nil
+		},
+	)
+	if err != nil {
+		return nil, unavailable(err)
 	}
-	p.attempts = source.InOrder(p.attempts)
 	held := map[string][]*db.Attempt{}
 	for i := range p.attempts {
 		for _, uuid := range p.attempts[i].Total.UUIDs {
 			held[uuid] = append(held[uuid], &p.attempts[i])
 		}
 	}
-	var err error
 	if p.gpus, err = newGPUView(ctx, bases, j.Start, j.End.Add(time.Second), held); err != nil {
 		return nil, err
 	}
