@@ -3,8 +3,10 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -105,8 +107,8 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 	}
 }
 
-// EachJob hands the attempts of each job to f; a job's attempts stand together. Two users' jobs, at different times,
-// may have the same id.
+// EachJob hands the attempts of each job to f; a job's attempts stand together. Jobs at different times, of two users
+// or of one, may have the same id.
 func EachJob(list []Attempt, f func([]Attempt) error) error {
 	for len(list) > 0 {
 		n := 1
@@ -114,12 +116,46 @@ func EachJob(list []Attempt, f func([]Attempt) error) error {
 			list[n].UID == list[0].UID {
 			n++
 		}
-		if err := f(list[:n]); err != nil {
-			return err
+		for same := list[:n]; len(same) > 0; {
+			first := firstJob(same)
+			if err := f(same[:first]); err != nil {
+				return err
+			}
+			same = same[first:]
 		}
 		list = list[n:]
 	}
 	return nil
+}
+
+// firstJob is how many of a user's attempts with one id are of the first job; they stand in front afterwards. A job
+// given the id again begins a day after the end of the job before, at least, and not with a higher restart.
+func firstJob(list []Attempt) int {
+	if len(list) == 1 {
+		return 1
+	}
+	byStart := slices.SortedStableFunc(slices.Values(list), func(a, b Attempt) int { return a.Start.Compare(b.Start) })
+	n, end := 1, byStart[0].End
+	for ; n < len(byStart); n++ {
+		a := &byStart[n]
+		if a.Restart <= byStart[n-1].Restart && a.Start.After(end.AddDate(0, 0, 1)) {
+			break
+		}
+		if a.End.After(end) {
+			end = a.End
+		}
+	}
+	if n < len(byStart) {
+		slices.SortStableFunc(byStart[:n], inJob)
+		slices.SortStableFunc(byStart[n:], inJob)
+		copy(list, byStart)
+	}
+	return n
+}
+
+// inJob is the order of a job's attempts.
+func inJob(a, b Attempt) int {
+	return cmp.Or(cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
 }
 
 // JobIDs returns the lowest and the highest job id; 0, 0 without any.

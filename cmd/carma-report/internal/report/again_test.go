@@ -56,3 +56,26 @@ func TestPageOfAnIDGivenAgain(t *testing.T) {
 		}
 	}
 }
+
+// Nor is a job one with an earlier job of the same user: on another node, or with an attempt that the earlier one had
+// beyond its own. One that went on after weeks in the queue, on several nodes, is one job.
+func TestIDGivenAgainToTheSameUser(t *testing.T) {
+	for name, c := range map[string]struct {
+		attempts []db.Attempt
+		want     string
+	}{
+		"another node": {[]db.Attempt{{Node: "n1", Start: day(0)}, {Node: "n2", Start: day(400)}}, "1 n1;1 n2;"},
+		"the earlier one was requeued": {[]db.Attempt{{Node: "n1", Start: day(400)},
+			{Restart: 1, Node: "n1", Start: day(1)}}, "1 n1;1 n1;"},
+		"on both nodes, requeued": {[]db.Attempt{{Node: "n1", Start: day(0)}, {Node: "n2", Start: day(400)},
+			{Restart: 1, Node: "n1", Start: day(1)}, {Restart: 1, Node: "n2", Start: day(401)}}, "2 n1;2 n2;"},
+		"one job": {[]db.Attempt{{Node: "n1", Start: day(0)}, {Node: "n2", Start: day(0).Add(time.Minute)},
+			{Restart: 1, Node: "n3", Start: day(0).Add(-time.Minute)}, {Restart: 2, Node: "n4", Start: day(40)}}, "3 n4;"},
+	} {
+		show := again(t, c.attempts...)
+		got := show(Options{Parsable2: true, Delimiter: " ", NoHeader: true, Format: "Attempts,NodeList"})
+		if got = strings.ReplaceAll(got, "\n", ";"); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
