@@ -46,7 +46,7 @@ func (s Slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 // SetComment asks sacctmgr.
 func (s Slurmdbd) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	err := s.Accounting.SetComment(ctx, cluster, job, comment)
-	if errors.Is(err, sctl.ErrComment) {
+	if errors.Is(err, sctl.ErrComment) || errors.Is(err, sctl.ErrLong) {
 		s.Log.Warn("the record of a job is not forwarded to slurmdbd; it stays on the node", "job", job, "error", err)
 		return fmt.Errorf("%w: %w", db.ErrRefused, err)
 	}

@@ -141,9 +141,19 @@ func parseAccounted(f []string) (j Accounted, ok bool) {
 // ErrComment means that sacctmgr would change others' text in a comment.
 var ErrComment = errors.New("what others wrote there would be changed by sacctmgr")
 
+// ErrLong means that slurmdbd would cut a comment.
+var ErrLong = errors.New("the comment is too long for slurmdbd")
+
+// mostComment is what slurmdbd keeps of a comment: its column is a TEXT of MySQL, which cuts longer ones without an
+// error, as slurmdbd sets no strict mode (accounting_storage_mysql.c, mysql_common.c).
+const mostComment = 1<<16 - 1
+
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.
-// The error is ErrComment where the comment is better left alone.
+// The error is ErrComment where the comment is better left alone, or ErrLong.
 func (a Accounting) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
+	if len(comment) > mostComment {
+		return fmt.Errorf("set AdminComment of job %d: %w (%d bytes)", job, ErrLong, len(comment))
+	}
 	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
 	// no record there than others' text spoiled.
 	if strings.ContainsFunc(comment, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' || r == '"' }) {

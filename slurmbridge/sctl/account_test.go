@@ -3,6 +3,7 @@
 package sctl
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
@@ -103,4 +104,15 @@ func FuzzScanAccounted(f *testing.F) {
 			t.Errorf("%d jobs, %v", n, err)
 		}
 	})
+}
+
+// MySQL cuts a longer comment without an error, and the records of the job's other nodes would be lost with it.
+func TestNoCommentIsCut(t *testing.T) {
+	a := Accounting(client(t, map[string]string{"sacctmgr": "exit 0\n"}))
+	if err := a.SetComment(t.Context(), "c", 5, strings.Repeat("x", 65535)); err != nil {
+		t.Error(err)
+	}
+	if err := a.SetComment(t.Context(), "c", 5, strings.Repeat("x", 65536)); !errors.Is(err, ErrLong) {
+		t.Errorf("65,536 bytes: %v", err)
+	}
 }
