@@ -36,6 +36,21 @@ type Options struct {
 // plain tells whether programs read the output.
 func (o *Options) plain() bool { return o.Parsable || o.Parsable2 || o.CSV }
 
+// fit tells whether a view has the form that the options ask for: a program that asks for CSV or JSON reads no table.
+func (o *Options) fit(view string) error {
+	for name, asked := range map[string]bool{"csv": o.CSV, "parsable": o.Parsable, "parsable2": o.Parsable2,
+		"json": o.JSON && view == History, "html": o.HTML && view == History, "svg": o.SVG && view == History} {
+		switch {
+		case !asked || view == "":
+		case view == History:
+			return fmt.Errorf("history has no --%s: it is a table for people", name)
+		default:
+			return fmt.Errorf("%s has no --%s: programs read --json", view, name)
+		}
+	}
+	return nil
+}
+
 // The views; without one jobs are shown.
 const (
 	Summary = "summary"
@@ -66,6 +81,9 @@ func New(o Options, words []string, now time.Time) (*Report, error) {
 			return nil, fmt.Errorf("unexpected argument %q", words[1])
 		}
 		words = nil
+	}
+	if err := o.fit(r.View); err != nil {
+		return nil, err
 	}
 	for _, list := range append([]string{o.Jobs}, words...) {
 		if err := r.sel.addJobs(list); err != nil {
