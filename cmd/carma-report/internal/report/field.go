@@ -295,7 +295,7 @@ func appendMiB(to []byte, v float64, unit byte) []byte {
 
 // appendClock writes seconds as sacct prints Elapsed: [d-]hh:mm:ss.
 func appendClock(to []byte, s float64) []byte {
-	n := int64(math.Round(s))
+	n := max(int64(math.Round(s)), 0)
 	if days := n / 86400; days > 0 {
 		to = append(strconv.AppendInt(to, days, 10), '-')
 	}

@@ -66,7 +66,7 @@ func (j *job) merge(attempts []db.Attempt) {
 		if i == 0 || a.Restart != attempts[i-1].Restart {
 			s.smactS = 0
 			j.Attempts++
-			j.RunS += a.End.Sub(a.Start).Seconds()
+			j.RunS += ranS(a)
 			j.waited(a, before)
 			before = a.End
 		}
@@ -90,7 +90,7 @@ func (j *job) one(a *db.Attempt) {
 	if a.OOM != "" {
 		j.FailedMiB = a.ReserveMiB
 	}
-	j.Attempts, j.RunS, j.PeakMiB, j.Requeued = 1, a.End.Sub(a.Start).Seconds(), a.Total.PeakMiB, a.RequeuedTo
+	j.Attempts, j.RunS, j.PeakMiB, j.Requeued = 1, ranS(a), a.Total.PeakMiB, a.RequeuedTo
 	j.Nodes = append(j.Nodes, a.Node)
 	if a.RequeuedTo == "" {
 		j.UsefulS = a.Total.AloneS
@@ -110,6 +110,9 @@ func (j *job) finish() {
 	slices.Sort(j.Neighbours)
 	j.Neighbours = slices.Compact(j.Neighbours)
 }
+
+// ranS is how long an attempt ran; the clock may have been set back meanwhile.
+func ranS(a *db.Attempt) float64 { return max(a.End.Sub(a.Start).Seconds(), 0) }
 
 func maxTime(a, b time.Time) time.Time {
 	if b.After(a) {

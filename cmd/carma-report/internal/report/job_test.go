@@ -175,3 +175,24 @@ func TestAdviceAfterAnOOM(t *testing.T) {
 		}
 	}
 }
+
+// A node's clock may be set back while a job runs: its run takes no time, rather than less than none.
+func TestClockSetBack(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	back := db.Attempt{JobID: 1, Submit: at, Start: at, End: at.Add(-65 * time.Second), Total: db.TotalOf(nil)}
+	again := back
+	again.Restart = 1
+	for _, attempts := range [][]db.Attempt{{back}, {back, again}} {
+		var j job
+		j.merge(attempts)
+		all := newTally(nil, time.UTC)
+		all.add(&j)
+		if all.total.finish(); j.RunS != 0 || all.total.RunS != 0 || all.total.CompletionS != 0 {
+			t.Errorf("%d attempts: ran %g s; mean %g s, completion %g s", len(attempts), j.RunS, all.total.RunS,
+				all.total.CompletionS)
+		}
+	}
+	if got := string(appendClock(nil, -65)); got != "00:00:00" {
+		t.Errorf("a time before now: %s", got)
+	}
+}

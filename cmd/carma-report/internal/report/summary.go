@@ -172,7 +172,7 @@ func (g *group) add(j *job) {
 		g.waits++
 	}
 	if !j.Submit.IsZero() {
-		g.CompletionS += j.End.Sub(j.Submit).Seconds()
+		g.CompletionS += max(j.End.Sub(j.Submit).Seconds(), 0)
 		g.comps++
 	}
 }
@@ -233,7 +233,7 @@ func summarise(ctx context.Context, sources []source.Source, sel *selection, by 
 	s.Total.Name = "all"
 	s.Total.finish()
 	if !all.from.IsZero() {
-		s.From, s.To, s.MakespanS = &all.from, &all.to, all.to.Sub(all.from).Seconds()
+		s.From, s.To, s.MakespanS = &all.from, &all.to, max(all.to.Sub(all.from).Seconds(), 0)
 	}
 	for i, name := range by {
 		list := []*group{}
