@@ -157,7 +157,7 @@ func round(m figure.Measured, parts float64) figure.Measured {
 }
 
 // Put writes a record; an earlier record of the same job, restart and node is
-// replaced, so that an Epilog that runs twice counts once.
+// replaced, so that an Epilog that runs twice counts once. A record of an earlier job that had the id stays.
 func (d *DB) Put(ctx context.Context, a Attempt) error {
 	if err := d.PutAll(ctx, []Attempt{a}); err != nil {
 		return fmt.Errorf("record of job %d: %w", a.JobID, err)
@@ -231,6 +231,11 @@ func put(tx *sql.Tx, a *Attempt) error {
 	if err != nil {
 		return err
 	}
+	if _, err := tx.Exec("DELETE FROM attempt WHERE job_id=? AND cluster=? AND restart=? AND node=? AND uid=? AND "+
+		"end_ms>=? AND start_ms<=?", a.JobID, a.Cluster, a.Restart, a.Node, a.UID, a.Start.AddDate(0, 0, -1).UnixMilli(),
+		a.End.AddDate(0, 0, 1).UnixMilli()); err != nil { // whose job a record is of: as in PutIfNone
+		return err
+	}
 	if _, err := tx.Exec("INSERT OR REPLACE INTO attempt ("+searched+", record, version) "+
 		"VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", a.JobID, a.Cluster, a.Restart, a.Node, null(a.ArrayJobID), a.Account, a.User,
 		a.UID, millis(a.Start), millis(a.End), null(a.RequeuedTo), record, version.String()); err != nil {
@@ -277,6 +282,14 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		return nil, err
 	}
 	list = slices.DeleteFunc(list, func(a Attempt) bool { return e.State != "" && a.UID != e.UID }) // of an earlier job
+	// A user's own earlier job may have had the id, too: the newest record counts.
+	for i := 1; i < len(list); {
+		if list[i-1].Cluster == list[i].Cluster {
+			list = slices.Delete(list, i-1, i)
+			continue
+		}
+		i++
+	}
 	for i := range list {
 		a := &list[i]
 		if e.State != "" {
@@ -346,8 +359,8 @@ type queryer interface {
 }
 
 func attempts(ctx context.Context, q queryer, where string, args ...any) ([]Attempt, error) {
-	found, err := q.QueryContext(ctx, "SELECT record FROM attempt "+where+" ORDER BY job_id, cluster, restart, node",
-		args...)
+	found, err := q.QueryContext(ctx, "SELECT record FROM attempt "+where+" ORDER BY job_id, cluster, restart, "+
+		"node, start_ms", args...)
 	return rows.All(found, explain(err), "read records", func(a *Attempt, scan rows.Scan) error {
 		var record string
 		if err := scan(&record); err != nil {

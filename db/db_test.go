@@ -421,17 +421,18 @@ func TestAnEndGoesIntoNoEarlierRecord(t *testing.T) {
 	}
 	for _, c := range []struct {
 		uid         uint32
-		start, want time.Time // of the record there
+		start, want time.Time // of the newest record
+		records     int
 	}{
-		{1000, then.Add(10 * time.Hour), then}, // the same job, after a jump of the clock
-		{1000, now, now}, {1001, now.Add(time.Minute), now.Add(time.Minute)}, {1001, now, now.Add(time.Minute)},
+		{1000, then.Add(10 * time.Hour), then, 1}, // the same job, after a jump of the clock
+		{1000, now, now, 2}, {1001, now.Add(time.Minute), now.Add(time.Minute), 3}, {1001, now, now.Add(time.Minute), 3},
 	} {
 		if err := d.PutIfNone(t.Context(), Attempt{JobID: 5, Node: "n1", UID: c.uid, Submit: c.start, Start: c.start,
 			End: c.start.Add(time.Hour), State: NodeFail}); err != nil {
 			t.Fatal(err)
 		}
 		list, err := d.Attempts(t.Context(), []uint32{5})
-		if err != nil || len(list) != 1 || list[0].UID != c.uid || !list[0].Start.Equal(c.want) {
+		if n := len(list); err != nil || n != c.records || list[n-1].UID != c.uid || !list[n-1].Start.Equal(c.want) {
 			t.Errorf("user %d at %s: %+v, %v", c.uid, c.start, list, err)
 		}
 	}

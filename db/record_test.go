@@ -5,6 +5,7 @@ package db
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -70,4 +71,40 @@ func FuzzParser(f *testing.F) {
 			}
 		}
 	})
+}
+
+// slurmctld without its state gives ids again, on the same nodes: the earlier job's record stays, of whichever user. An
+// Epilog that runs twice, or a spool that comes late, counts once.
+func TestRecordsOfAnIDGivenAgain(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	put := func(uid, restart uint32, days int, name string) {
+		t.Helper()
+		a := attempt(5, restart)
+		a.UID, a.Name = uid, name
+		a.Start, a.End = a.Start.AddDate(2, 0, days), a.End.AddDate(2, 0, days)
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(1000, 0, 0, "a")
+	put(1000, 1, 0, "a")
+	put(1001, 0, 100, "b")
+	put(1000, 0, 200, "c?")
+	put(1000, 0, 200, "c")
+	put(1000, 1, 0, "a") // from the spool
+	if list, err := d.SetEnd(t.Context(), End{JobID: 5, UID: 1000, Node: "n1", State: "COMPLETED",
+		Name: "d"}); err != nil || len(list) != 1 {
+		t.Errorf("%d records completed, %v", len(list), err)
+	}
+	got := ""
+	err := d.Scan(t.Context(), Filter{}, func(list []Attempt) error {
+		for _, a := range list {
+			got += fmt.Sprint(a.UID, a.Name, a.Restart, " ")
+		}
+		got += "| "
+		return nil
+	})
+	if want := "1000a0 1000a1 | 1000d0 | 1001b0 | "; err != nil || got != want {
+		t.Errorf("%s, want %s; %v", got, want, err)
+	}
 }

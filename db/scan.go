@@ -69,7 +69,7 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 	// a line break in JSON's texts is written in another way.
 	query := "SELECT ifnull(group_concat(record, char(10)),''), count(*) FROM (" +
 		"SELECT record FROM attempt WHERE job_id >= ?" + where +
-		" ORDER BY job_id, cluster, restart, node LIMIT ?)"
+		" ORDER BY job_id, cluster, restart, node, start_ms LIMIT ?)"
 	from, limit := int64(filter.FromJob), chunk
 	list := make([]Attempt, chunk)
 	for {
@@ -111,12 +111,16 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 // or of one, may have the same id.
 func EachJob(list []Attempt, f func([]Attempt) error) error {
 	for len(list) > 0 {
-		n := 1
-		for n < len(list) && list[n].JobID == list[0].JobID && list[n].Cluster == list[0].Cluster &&
-			list[n].UID == list[0].UID {
+		n, users := 1, false
+		for n < len(list) && list[n].JobID == list[0].JobID && list[n].Cluster == list[0].Cluster {
+			users = users || list[n].UID != list[0].UID
 			n++
 		}
-		for same := list[:n]; len(same) > 0; {
+		same := list[:n]
+		if users {
+			slices.SortStableFunc(same, func(a, b Attempt) int { return cmp.Compare(a.UID, b.UID) })
+		}
+		for len(same) > 0 {
 			first := firstJob(same)
 			if err := f(same[:first]); err != nil {
 				return err
@@ -128,9 +132,12 @@ func EachJob(list []Attempt, f func([]Attempt) error) error {
 	return nil
 }
 
-// firstJob is how many of a user's attempts with one id are of the first job; they stand in front afterwards. A job
-// given the id again begins a day after the end of the job before, at least, and not with a higher restart.
+// firstJob is how many of the attempts with one id are of the first user's first job; they stand in front afterwards. A
+// job given the id again begins a day after the end of the job before, at least, and not with a higher restart.
 func firstJob(list []Attempt) int {
+	if n := slices.IndexFunc(list, func(a Attempt) bool { return a.UID != list[0].UID }); n > 0 {
+		list = list[:n]
+	}
 	if len(list) == 1 {
 		return 1
 	}

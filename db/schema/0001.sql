@@ -15,7 +15,7 @@ CREATE TABLE attempt (
   requeued_to  TEXT,             -- partition
   record       TEXT NOT NULL,    -- JSON of db.Attempt, with the columns above; no key in a copy for users
   version      TEXT,             -- of the CARMA that wrote the record last; in no copy for users
-  PRIMARY KEY (job_id, cluster, restart, node)
+  PRIMARY KEY (job_id, cluster, restart, node, start_ms)   -- slurmctld may give an id again
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX attempt_array ON attempt (array_job_id) WHERE array_job_id IS NOT NULL;

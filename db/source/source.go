@@ -85,7 +85,7 @@ func Scan(ctx context.Context, sources []Source, filter db.Filter, f func([]db.A
 func InOrder(all []db.Attempt) []db.Attempt {
 	order := func(a, b db.Attempt) int {
 		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.UID, b.UID),
-			cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
+			cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start))
 	}
 	slices.SortStableFunc(all, order)
 	return slices.CompactFunc(all, func(a, b db.Attempt) bool { return order(a, b) == 0 })
