@@ -3,6 +3,7 @@
 package report
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -165,7 +166,8 @@ const levels = " .:-=+*#%@"
 const sparkWidth = 60
 
 // print draws two lines of time for each GPU.
-func (v *gpuView) print(w io.Writer, s *style) error {
+func (v *gpuView) print(out io.Writer, s *style) error {
+	w := bufio.NewWriter(out) // keeps the first error
 	fmt.Fprintln(w, v.period(s))
 	fmt.Fprintf(w, "Each character shows the highest value in %s; @ is all SMs, all memory, the highest power.\n",
 		appendClock(nil, v.To.Sub(v.From).Seconds()/sparkWidth))
@@ -194,7 +196,7 @@ func (v *gpuView) print(w io.Writer, s *style) error {
 		}
 		line("power", watts, func(x gpuSample) float64 { return float64(x.Watts) / top })
 	}
-	return nil
+	return w.Flush()
 }
 
 // spark draws the highest of each slice of time; where there is no sample, nothing.
