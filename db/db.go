@@ -40,6 +40,7 @@ var (
 
 // DB is an open database.
 type DB struct {
+	path   string
 	sql    *sql.DB
 	queue  *file.Queue // of writers; nil for a reader
 	public string      // directory of the copies; empty: these are the records themselves
@@ -119,8 +120,11 @@ func OpenRead(path string) (d *DB, err error) {
 	}
 	d.sql.SetMaxOpenConns(8) // carma-report reads several parts at once
 	version, err := d.version(d.sql)
-	if err == nil && version > schemaVersion {
+	switch {
+	case err == nil && version > schemaVersion:
 		err = ErrNewer
+	case err == nil && version == 0: // an empty file, as a full disk leaves
+		err = ErrMissing
 	}
 	if err != nil {
 		d.Close()
@@ -151,7 +155,7 @@ func open(driver, path string, options url.Values) (*DB, error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	s.SetMaxOpenConns(1)
-	return &DB{sql: s}, nil
+	return &DB{path: path, sql: s}, nil
 }
 
 // Close closes the database.
@@ -212,6 +216,14 @@ func (d *DB) migrate(files fs.FS, to int) error {
 		return err
 	}
 	return tx.Commit()
+}
+
+// of names the file, of several that may be read, to which an error belongs.
+func (d *DB) of(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", d.path, explain(err))
 }
 
 // explain names the errors that a caller may tell apart.

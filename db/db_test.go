@@ -437,3 +437,26 @@ func TestAnEndGoesIntoNoEarlierRecord(t *testing.T) {
 		}
 	}
 }
+
+// Of several databases the one that cannot be read is named; one without a table, as a full disk leaves, is none.
+func TestErrorsNameTheDatabase(t *testing.T) {
+	dir := t.TempDir()
+	empty, damaged := filepath.Join(dir, "empty.db"), filepath.Join(dir, "damaged.db")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := OpenRead(empty); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), empty) {
+		t.Errorf("an empty file: %v, %v", d, err)
+	}
+	d := openFor(t, damaged)
+	if err := d.Put(t.Context(), attempt(7, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.sql.Exec("UPDATE attempt SET record = 'no JSON'"); err != nil {
+		t.Fatal(err)
+	}
+	err := d.Scan(t.Context(), Filter{}, func([]Attempt) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), damaged) {
+		t.Errorf("a spoiled record: %v", err)
+	}
+}

@@ -96,7 +96,7 @@ func putSample(tx *sql.Tx, s Sample) error {
 func (d *DB) Meters(ctx context.Context) ([]Meter, error) {
 	found, err := d.sql.QueryContext(ctx, "SELECT uuid, node, idx, model, total_mib, counter_j, at, floor_watts FROM "+
 		"gpu ORDER BY node, idx, uuid")
-	return rows.All(found, explain(err), "read GPUs", func(m *Meter, scan rows.Scan) error {
+	return rows.All(found, d.of(err), "read GPUs", func(m *Meter, scan rows.Scan) error {
 		var at sql.NullFloat64
 		err := scan(&m.UUID, &m.Node, &m.Index, &m.Model, &m.TotalMiB, &m.CounterJ, &at,
 			&m.FloorWatts)
@@ -110,7 +110,7 @@ func (d *DB) Meters(ctx context.Context) ([]Meter, error) {
 func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sample, error) {
 	found, err := d.sql.QueryContext(ctx, `SELECT uuid, at, length, used_mib, smact_pct, smact_max, smact_s, energy_j, unowned_j, energy_s, jobs FROM sample
 		WHERE (?1 = '' OR uuid = ?1) AND at + length > ?2 AND at < ?3 ORDER BY uuid, at`, uuid, from.Unix(), to.Unix())
-	return rows.All(found, explain(err), "read samples", func(s *Sample, scan rows.Scan) error {
+	return rows.All(found, d.of(err), "read samples", func(s *Sample, scan rows.Scan) error {
 		var at, length int64
 		err := scan(&s.UUID, &at, &length, &s.UsedMiB, &s.SMActPct, &s.SMActMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ,
 			&s.EnergyS, &s.Jobs)
@@ -123,7 +123,7 @@ func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sam
 func (d *DB) JobSamples(ctx context.Context, uuid string, from, to time.Time) ([]JobSample, error) {
 	found, err := d.sql.QueryContext(ctx, `SELECT uuid, at, job_id, restart, uid, length, used_mib FROM job_sample
 		WHERE uuid = ? AND at + length > ? AND at < ? ORDER BY at, job_id, restart`, uuid, from.Unix(), to.Unix())
-	return rows.All(found, explain(err), "read memory of jobs", func(j *JobSample, scan rows.Scan) error {
+	return rows.All(found, d.of(err), "read memory of jobs", func(j *JobSample, scan rows.Scan) error {
 		var at, length int64
 		err := scan(&j.UUID, &at, &j.JobID, &j.Restart, &j.UID, &length, &j.UsedMiB)
 		j.At, j.Length = time.Unix(at, 0), time.Duration(length)*time.Second

@@ -77,7 +77,7 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 		var n int
 		if err := d.sql.QueryRowContext(ctx, query, append(append([]any{from}, args...), limit)...).Scan(&text,
 			&n); err != nil {
-			return fmt.Errorf("read records: %w", explain(err))
+			return fmt.Errorf("read records: %w", d.of(err))
 		}
 		if n > len(list) {
 			list = make([]Attempt, n)
@@ -85,7 +85,7 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 		for i := range n {
 			record, rest, _ := strings.Cut(text, "\n")
 			if err := list[i].decode(record); err != nil {
-				return fmt.Errorf("read records: %w", err)
+				return fmt.Errorf("read records: %w", d.of(err))
 			}
 			text = rest
 		}
@@ -170,7 +170,7 @@ func (d *DB) JobIDs(ctx context.Context) (low, high uint32, err error) {
 	err = d.sql.QueryRowContext(ctx, "SELECT ifnull((SELECT min(job_id) FROM attempt), 0), ifnull((SELECT max(job_id) "+
 		"FROM attempt), 0)").Scan(&low, &high)
 	if err != nil {
-		return 0, 0, fmt.Errorf("read records: %w", explain(err))
+		return 0, 0, fmt.Errorf("read records: %w", d.of(err))
 	}
 	return low, high, nil
 }
