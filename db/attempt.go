@@ -257,6 +257,7 @@ type End struct {
 	State      string                    // empty: slurmctld does not know
 	UID        uint32                    // of the job, where State is known: slurmctld gives ids again
 	Never      bool                      // the job was requeued, and ended so without another attempt
+	Again      bool                      // SetEnd was told of this end before, when the job waited for its next attempt
 	Figures    map[string]figure.Figures // by UUID; nil: none
 	Forward    bool                      // slurmdbd is to get the record
 	Advice     admincomment.Advice       // of a job that went as written; void: none

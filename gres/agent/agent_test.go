@@ -492,6 +492,22 @@ func TestComplete(t *testing.T) {
 	}
 }
 
+// The end of an attempt whose job waits for its next attempt is told twice, the second time as told before.
+func TestCompleteAgain(t *testing.T) {
+	job := sctl.Job{ID: 1, State: "PENDING", Restarts: 3}
+	l, r := &ledger{list: []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1, Restart: 2}}}}, &records{}
+	a, slurm := newAgent(), &jobs{known: map[uint32]sctl.Job{1: job}}
+	a.Ledger, a.Records, a.Jobs = l, r, slurm
+	wire(a)
+	a.Ends.complete(t.Context(), time.Hour)
+	job.State = "RUNNING"
+	slurm.known[1] = job
+	a.Ends.complete(t.Context(), 2*time.Hour)
+	if len(r.ends) != 2 || r.ends[0].Again || !r.ends[1].Again {
+		t.Errorf("%+v", r.ends)
+	}
+}
+
 // What libcarma has advised comes into the record where the agent only observes.
 func TestCompleteAdvised(t *testing.T) {
 	advice := admincomment.Advice{Method: "user", EstMiB: 9000}

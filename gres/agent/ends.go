@@ -150,6 +150,7 @@ func (c *Ends) ask(ctx context.Context, together []lease.Ended, now time.Duratio
 // any more. Of a job waiting for its next attempt there will be more to say.
 func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Description, waits bool) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: c.Node, Forward: c.Config.Accounting.Forward == "slurmdbd"}
+	_, end.Again = c.waiting[e.JobKey]
 	if j.State != "" {
 		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j.Job, e.Restart)
 		end.Name, end.Account, end.UID = j.Name, j.Account, j.UID

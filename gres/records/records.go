@@ -87,6 +87,9 @@ func (r *Records) SetEnd(ctx context.Context, e db.End) error {
 		return err
 	}
 	list, err := r.db.SetEnd(ctx, e)
+	if e.Again {
+		return err
+	}
 	for _, a := range list {
 		r.Ended.Add(a.OOM != "", a.RequeuedTo != "", a.Method, a.EstMiB, a.Total.PeakMiB)
 	}

@@ -32,6 +32,10 @@ func TestEndedIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Of a job that waited for its next attempt slurmctld is asked twice.
+	if err := r.SetEnd(t.Context(), db.End{JobID: 2, Node: "n1", State: "REQUEUED", Again: true}); err != nil {
+		t.Fatal(err)
+	}
 	text := export.Text(status.Node{Name: "n1"}, &r.Ended)
 	for _, want := range []string{`carma_attempts_total{node="n1"} 2`, `carma_attempts_oom_total{node="n1"} 1`,
 		`carma_attempts_returned_total{node="n1"} 1`,
