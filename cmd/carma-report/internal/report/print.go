@@ -126,7 +126,7 @@ func (r *Report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *
 }
 
 // delimited prints output for programs: raw numbers, a separator, quotes where
-// CSV wants them.
+// CSV wants them, and otherwise a question mark for a separator in a text.
 func (r *Report) delimited(ctx context.Context, out io.Writer, separator string, csv, trailing bool) (bool, error) {
 	w := bufio.NewWriterSize(out, 1<<16)
 	end := func(line []byte) []byte {
@@ -152,8 +152,12 @@ func (r *Report) delimited(ctx context.Context, out io.Writer, separator string,
 			if v.known || !csv {
 				b = s.appendText(b, c.kind, v)
 			}
-			if csv && bytes.ContainsAny(b[from:], ",\"\n\r") {
+			switch {
+			case csv && bytes.ContainsAny(b[from:], ",\"\n\r"):
 				b = append(b[:from], quoteCSV(b[from:])...)
+			case !csv && c.kind == text && separator != "" && bytes.Contains(b[from:], []byte(separator)):
+				// A user's text makes no columns.
+				b = append(b[:from], bytes.ReplaceAll(b[from:], []byte(separator), []byte{'?'})...)
 			}
 			b = append(b, separator...)
 		}

@@ -17,6 +17,7 @@ import (
 // manyJobs is a source of jobs 1 to last, of which the failed ones come last; read counts what is handed out.
 type manyJobs struct {
 	last, failed uint32
+	name         string
 	read         atomic.Int64
 }
 
@@ -26,7 +27,8 @@ func (m *manyJobs) Scan(_ context.Context, f db.Filter, each func([]db.Attempt) 
 	at := time.Unix(1_700_000_000, 0)
 	for id := max(f.FromJob, 1); id <= m.last && (f.BeforeJob == 0 || uint64(id) < f.BeforeJob); id++ {
 		m.read.Add(1)
-		a := db.Attempt{JobID: id, Start: at, End: at.Add(time.Minute), State: jobstate.Completed, Total: db.TotalOf(nil)}
+		a := db.Attempt{JobID: id, Name: m.name, Start: at, End: at.Add(time.Minute), State: jobstate.Completed,
+			Total: db.TotalOf(nil)}
 		if id > m.last-m.failed {
 			a.State = jobstate.Failed
 		}
