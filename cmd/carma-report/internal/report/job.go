@@ -31,7 +31,8 @@ type job struct {
 		db.Attempt
 		figures           db.Total
 		smactS            float64 // GPU seconds of the last attempt that its SM activity is of
-		aloneOf, usefulOf bool    // an attempt is in the sum of that name
+		energyOf          bool    // an attempt is in the sum of that name
+		aloneOf, usefulOf bool    // the same
 		noLaw             bool    // of an attempt it is not known what the law of interference expects
 	}
 }
@@ -55,8 +56,9 @@ func (j *job) merge(attempts []db.Attempt) {
 	}
 	s := &j.several
 	others, uuids := s.Neighbours[:0], s.figures.UUIDs[:0]
-	s.Attempt, s.figures = *head, db.Total{UUIDs: uuids, AloneS: figure.Unknown}
-	s.noLaw, s.aloneOf, s.usefulOf = false, false, false
+	s.Attempt, s.figures = *head, db.Total{UUIDs: uuids, AloneS: figure.Unknown, EnergyJ: figure.Unknown,
+		IdleJ: figure.Unknown, EnergyHow: figure.QualityNone}
+	s.noLaw, s.energyOf, s.aloneOf, s.usefulOf = false, false, false, false
 	j.reset(&s.Attempt, &s.figures)
 	j.Method, j.EstMiB, j.OOM, j.OOMNote, j.Submit = first.Method, 0, "", "", first.Submit
 	j.Neighbours = others
@@ -132,17 +134,13 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 	}
 	f.MeanMiB = max(f.MeanMiB, t.MeanMiB)
 	if isFirst {
-		f.Model, f.EnergyJ, f.IdleJ, f.EnergyHow = t.Model, t.EnergyJ, t.IdleJ, t.EnergyHow
-		f.SMActPct, f.SMActMax, f.SMActHow = t.SMActPct, t.SMActMax, t.SMActHow
+		f.Model, f.SMActPct, f.SMActMax, f.SMActHow = t.Model, t.SMActPct, t.SMActMax, t.SMActHow
 		f.PeakHow = t.PeakHow
 		j.several.smactS = t.LeaseS
 	} else {
-		f.EnergyJ, f.IdleJ = plus(f.EnergyJ, t.EnergyJ), plus(f.IdleJ, t.IdleJ)
-		if f.EnergyHow != t.EnergyHow && f.EnergyJ.Known() {
-			f.EnergyHow = figure.Shared
-		}
 		j.addSMAct(t)
 	}
+	j.addEnergy(t)
 	f.LeaseS, f.HeldS, f.SharedS = f.LeaseS+t.LeaseS, f.HeldS+t.HeldS, f.SharedS+t.SharedS
 	f.LawS += t.LawS
 	j.several.noLaw = j.several.noLaw || t.LawS == 0 && t.LeaseS > 0
@@ -175,6 +173,18 @@ func (j *job) addSMAct(t *db.Total) {
 	*s += t.LeaseS
 }
 
+// addEnergy adds the energy of an attempt on a node: as of addAlone, the sum is known where all of it is.
+func (j *job) addEnergy(t *db.Total) {
+	f, begun := j.figures, &j.several.energyOf
+	switch {
+	case t.LeaseS == 0 && !t.EnergyJ.Known():
+	case !*begun:
+		f.EnergyJ, f.IdleJ, f.EnergyHow, *begun = t.EnergyJ, t.IdleJ, t.EnergyHow, true
+	default:
+		f.EnergyJ, f.IdleJ, f.EnergyHow = f.EnergyJ+t.EnergyJ, f.IdleJ+t.IdleJ, f.EnergyHow.And(t.EnergyHow)
+	}
+}
+
 // addAlone adds how long the work of an attempt takes alone: the sum is known where that of
 // every attempt is that held a GPU. Work that is done again because of others is useful once.
 func (j *job) addAlone(a *db.Attempt) {
@@ -192,17 +202,6 @@ func (j *job) addAlone(a *db.Attempt) {
 	if a.RequeuedTo == "" {
 		to(&j.UsefulS, &j.several.usefulOf)
 	}
-}
-
-// plus adds the known values.
-func plus(a, b figure.Measured) figure.Measured {
-	switch {
-	case !a.Known():
-		return b
-	case !b.Known():
-		return a
-	}
-	return a + b
 }
 
 // waited adds the time from submission, or from the end of the attempt before.

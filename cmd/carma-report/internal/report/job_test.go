@@ -213,3 +213,32 @@ func TestNameWithSeparators(t *testing.T) {
 		}
 	}
 }
+
+// Energy that is not known of one node is not nothing: nor is that of the job known.
+func TestEnergyOfSeveralNodes(t *testing.T) {
+	part := func(node string, joules, leaseS float64) db.Attempt {
+		f := figure.NoFigures()
+		f.EnergyJ, f.IdleJ, f.LeaseS = figure.Measured(joules), figure.Measured(joules), leaseS
+		return db.Attempt{JobID: 1, Node: node, Total: db.TotalOf([]db.AttemptGPU{{UUID: node, Figures: f}})}
+	}
+	unknown := float64(figure.Unknown)
+	for name, c := range map[string]struct {
+		attempts []db.Attempt
+		want     figure.Measured
+		how      figure.Quality
+	}{
+		"both":               {[]db.Attempt{part("a", 10, 5), part("b", 20, 5)}, 30, figure.Exact},
+		"the first":          {[]db.Attempt{part("a", 10, 5), part("b", unknown, 5)}, figure.Unknown, figure.QualityNone},
+		"the second":         {[]db.Attempt{part("a", unknown, 5), part("b", 20, 5)}, figure.Unknown, figure.QualityNone},
+		"one never held any": {[]db.Attempt{part("a", unknown, 0), part("b", 20, 5)}, 20, figure.Exact},
+	} {
+		var j job
+		for range 2 { // what is used again is as new
+			j.merge(c.attempts)
+			f := j.figures
+			if f.EnergyJ != c.want && (f.EnergyJ.Known() || c.want.Known()) || f.EnergyHow != c.how {
+				t.Errorf("%s: %v, %s, want %v, %s", name, f.EnergyJ, f.EnergyHow, c.want, c.how)
+			}
+		}
+	}
+}
