@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"carma/db/figure"
 	"carma/db/source"
@@ -41,12 +42,12 @@ func (l *lesson) add(j *job) {
 	}
 }
 
-// learn makes a history of all records, whatever the selection says of times.
+// learn makes a history of the selected jobs, whatever the selection says of times.
 func learn(ctx context.Context, sources []source.Source, sel *selection) (*history.Learner, map[history.Key]script,
 	error) {
 	l, scripts := history.NewLearner(), map[history.Key]script{}
-	s := selection{}
-	s.Users = sel.Users
+	s := *sel
+	s.From, s.To = time.Time{}, time.Time{}
 	err := each(ctx, sources, &s, func() *lesson { return &lesson{scripts: map[history.Key]script{}} }, (*lesson).add,
 		func(part *lesson) error {
 			for _, r := range part.runs {
