@@ -61,8 +61,10 @@ func (s Site) slurmConf(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "%s=%s\n", h.setting, own)
 	}
-	if v := seconds(s.SlurmConf.Setting("PrologEpilogTimeout")); v > 0 && v < 150 {
-		fmt.Fprintf(b, "PrologEpilogTimeout=150\n")
+	for _, name := range hookTimeouts {
+		if v := seconds(s.SlurmConf.Setting(name)); v > 0 && v < 150 {
+			fmt.Fprintf(b, "%s=150\n", name)
+		}
 	}
 	params := []string{"bf_continue", "nohold_on_prolog_fail"}
 	if s.Slurm.Publishes() {

@@ -27,6 +27,7 @@ PrologFlags=Contain
 Prolog=/etc/slurm/prolog.d/site
 Epilog=/etc/slurm/epilog.d/site
 PrologEpilogTimeout=300
+EpilogTimeout=60
 SchedulerParameters=bf_continue,bf_window=2880
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageTRES=gres/gpu

@@ -186,12 +186,15 @@ func seconds(text string) int {
 	return n
 }
 
+// hookTimeouts are how long slurmd waits for hooks. The second and the third, from 25.05 on, replace the first.
+var hookTimeouts = []string{"PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"}
+
 func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 	h := d.Config.Hooks
 	// A Prolog may wait for GPUs; an Epilog, besides ten parts with a deadline each (prolog: how the job ended, its
 	// fate, its booking, putBack's four, comment, the record, the release), for its turn to requeue (turnWait).
 	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 10*h.Deadline.D()+45*time.Second).Seconds()) + 5
-	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
+	for _, name := range hookTimeouts {
 		v := seconds(d.setting(name))
 		if v > 0 && v < need {
 			say(Fail, fmt.Sprintf("%s=%d is less than a hook may take (%d s): slurmd would drain the node", name, v, need),
