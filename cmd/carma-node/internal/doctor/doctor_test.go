@@ -228,6 +228,8 @@ func TestPlanted(t *testing.T) {
 		"RunInJob": {[]string{"Alloc,Contain", "Alloc,Contain,RunInJob"}, nil, "warn slurm.conf: RunInJob"},
 		"short timeout": {[]string{"PrologFlags=", "PrologEpilogTimeout=30\nPrologFlags="}, nil,
 			"fail slurm.conf: PrologEpilogTimeout=30 is less"},
+		"short timeout of Epilogs": {[]string{"PrologFlags=", "EpilogTimeout=60\nPrologFlags="}, nil,
+			"fail slurm.conf: EpilogTimeout=60 is less"},
 		"select/linear": {[]string{"PrologFlags=", "SelectType=select/linear\nPrologFlags="}, nil,
 			"fail slurm.conf: SelectType=select/linear"},
 		"SchedulerParameters": {[]string{",nohold_on_prolog_fail", ""}, nil,
@@ -450,6 +452,17 @@ func TestCountChanged(t *testing.T) {
 		if at < 0 || !strings.Contains(Diagnose(f)[at].Do, "systemctl restart slurmd") {
 			t.Errorf("%s: %+v", name, Diagnose(f))
 		}
+	}
+}
+
+// The slots stand in a file of the admin's (Setup), and not in the package's carma.conf.
+func TestMissingSlots(t *testing.T) {
+	f := site(t)
+	f.Node.Slots[0].Err = os.ErrNotExist
+	findings := Diagnose(f)
+	at := slices.IndexFunc(findings, func(f Finding) bool { return f.Part == "gres.conf" })
+	if do := findings[at].Do; !strings.Contains(do, "carma-slots.conf") {
+		t.Errorf("to make the slots the doctor says %q", do)
 	}
 }
 

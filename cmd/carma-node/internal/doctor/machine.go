@@ -206,7 +206,7 @@ func (d *diagnosis) slots() {
 		for _, s := range n.Slots {
 			switch {
 			case s.Err != nil:
-				say(Fail, "slot "+s.Err.Error(), "systemd-tmpfiles --create carma.conf")
+				say(Fail, "slot "+s.Err.Error(), "systemd-tmpfiles --create carma.conf carma-slots.conf")
 				return
 			case s.Major == nvidiaMajor && n.Constrained:
 				say(Fail, s.Path+" is a real GPU: ConstrainDevices keeps jobs from the GPUs that CARMA gives them",
