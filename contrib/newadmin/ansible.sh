@@ -79,6 +79,10 @@ play dry-install --check --diff
 [ "$(disks)" = "$before" ] || fail "a dry run changed something: $(diff <(echo "$before") <(disks))"
 say "install"
 play install
+# slurmd does not run CARMA's Prolog yet.
+! run gpu1 "systemctl is-active carma-node" >/dev/null || fail "the agent runs before it is asked for"
+say "the agents"
+play agents -e carma_agent=true
 for m in gpu1 gpu2; do
 	run $m "systemctl is-active carma-node" >/dev/null || fail "the agent does not run on $m"
 	run $m "systemctl is-enabled carma-node" >/dev/null || fail "the agent is not enabled on $m"
@@ -88,7 +92,7 @@ run head "carma-node check && test -e /usr/lib/carma/slurm/job_submit_carma.so" 
 say "the same again, dry and real"
 play dry-install-again --check
 unchanged dry-install-again
-play install-again
+play install-again -e carma_agent=true
 unchanged install-again
 say "removal, and again"
 play remove -e carma_state=absent
