@@ -127,7 +127,12 @@ func share(a *agent.Agent, book *lease.Ledger, slurm sctl.Client, host confine.H
 		Returned: a.Returned, Node: node, Log: log}
 	a.Confinement = &agent.Confinement{Wanted: c.Devices.Confine != "none", RunDir: a.RunDir, Ledger: book, Jobs: slurm,
 		Owners: a.Owners, Log: log,
-		Guard: func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) }}
+		Guard: func() (confine.Guard, error) {
+			if !runsProlog(host.SlurmConf) {
+				return nil, nil
+			}
+			return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF"))
+		}}
 	a.Steward = &agent.Steward{Node: node, Config: &a.Config, Log: log, Cluster: slurm, Jobs: slurm, Own: a.Publisher}
 	limits, err := nvml.FindMemoryLimits(c.NVML.Library)
 	switch {
@@ -146,6 +151,13 @@ func share(a *agent.Agent, book *lease.Ledger, slurm sctl.Client, host confine.H
 		}
 		a.Daemons = &agent.Daemons{MPS: control, Leases: book, Faults: book, Owners: a.Owners, Log: log}
 	}
+}
+
+// runsProlog tells whether slurm.conf names a Prolog, which the site's own script may call. Without one every job would
+// come unconfined, and a guard would close the GPUs to all: an agent may start before slurm.conf has CARMA's lines.
+func runsProlog(slurmConf string) bool {
+	s, err := slurmconf.Settings(slurmConf)
+	return err != nil || s.Setting("Prolog") != ""
 }
 
 // observe wires the part that finds jobs without hooks. Nothing here changes anything in Slurm, on a GPU or for a job.

@@ -55,3 +55,32 @@ func TestConfigOf(t *testing.T) {
 		}
 	}
 }
+
+// An agent that is started before slurm.conf has CARMA's lines closes no GPU: no job there comes with a Prolog.
+func TestNoPrologNoGuard(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "hooks.conf"), []byte("Prolog=/usr/sbin/carma-prolog\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		text string
+		want bool
+	}{
+		"none":       {"ClusterName=x\nEpilog=/etc/slurm/epilog\n", false},
+		"empty":      {"Prolog=\n", false},
+		"CARMA's":    {"Prolog=/usr/sbin/carma-prolog\n", true},
+		"the site's": {"prolog = /etc/slurm/prolog.d/*\n", true},
+		"included":   {"Include hooks.conf\n", true},
+	} {
+		path := filepath.Join(dir, "slurm.conf")
+		if err := os.WriteFile(path, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := runsProlog(path); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if !runsProlog(filepath.Join(dir, "missing")) {
+		t.Error("a slurm.conf that cannot be read is no word against a Prolog")
+	}
+}
