@@ -59,7 +59,8 @@ func TestConfigOf(t *testing.T) {
 // An agent that is started before slurm.conf has CARMA's lines closes no GPU: no job there comes with a Prolog.
 func TestNoPrologNoGuard(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "hooks.conf"), []byte("Prolog=/usr/sbin/carma-prolog\n"), 0o644); err != nil {
+	hooks := []byte("Prolog=/usr/sbin/carma-prolog\n")
+	if err := os.WriteFile(filepath.Join(dir, "hooks.conf"), hooks, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {

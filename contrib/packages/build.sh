@@ -84,6 +84,7 @@ tools() {
 	# What earlier runs teach, made where the records come together.
 	for f in service timer; do tree "/usr/lib/systemd/system/carma-history.$f"; done
 	cat <<-TEXT
+	scripts: {preremove: $here/tools.prerm}
 	overrides:
 	  deb: {depends: ["libc6 (>= $libc)"], recommends: [python3]}
 	  rpm: {depends: ["glibc >= $libc"], recommends: [python3]}

@@ -10,6 +10,34 @@ import (
 	"testing"
 )
 
+// With carma-tools goes the timer that an administrator has enabled: else systemd keeps a link to a unit that has gone.
+func TestTimerGoesWithTools(t *testing.T) {
+	text, err := os.ReadFile("tools.prerm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.ReplaceAll(text, []byte("/run/systemd/system"), []byte("/"))
+	bin := t.TempDir()
+	called := filepath.Join(bin, "called")
+	systemctl := "#!/bin/sh\necho \"$*\" >>" + called + "\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte(systemctl), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for argument, want := range map[string]string{"remove": "disable --now carma-history.timer\n",
+		"0": "disable --now carma-history.timer\n", "upgrade": "", "1": ""} {
+		os.Remove(called)
+		cmd := exec.Command("sh", "-s", argument)
+		cmd.Stdin = bytes.NewReader(text)
+		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", argument, err, out)
+		}
+		if got, _ := os.ReadFile(called); string(got) != want {
+			t.Errorf("%s: systemctl %q, want %q", argument, got, want)
+		}
+	}
+}
+
 // A package is not removed as long as slurm.conf, as Slurm reads the file, names a part of the package: slurmctld
 // would not start again, and nodes would drain at the next job.
 func TestRemovalIsRefused(t *testing.T) {
