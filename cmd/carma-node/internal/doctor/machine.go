@@ -96,7 +96,7 @@ func (d *diagnosis) node() {
 	d.hooks()
 	d.spank()
 	if d.SlurmConfErr == nil && !slices.ContainsFunc(d.Config.PartitionNames(), d.inOurs) {
-		d.add(Pass, "node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only", "")
+		d.elsewhere()
 		return
 	}
 	d.registration()

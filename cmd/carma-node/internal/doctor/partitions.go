@@ -259,3 +259,16 @@ func (d *diagnosis) recovery(name, recovery string, say func(Level, string, stri
 		say(Fail, "recovery partition "+recovery+" is State="+state, "PartitionName="+recovery+" State=UP")
 	}
 }
+
+// elsewhere looks at a node in no partition of CARMA's, for which slurm.conf names the hooks, too. The Prolog chooses
+// GPUs without regard to Slurm's numbers, which are of slots elsewhere, and here of real GPUs.
+func (d *diagnosis) elsewhere() {
+	d.part("node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only",
+		func(say func(Level, string, string)) {
+			real := slices.ContainsFunc(d.Node.Slots, func(s Path) bool { return s.Major == nvidiaMajor })
+			if real && strings.Contains(d.setting("Prolog"), "/carma-") {
+				say(Fail, d.Node.Name+" has real GPUs in gres.conf, and CARMA's Prolog gives jobs other GPUs there than Slurm does",
+					"name scripts in slurm.conf that call CARMA's hooks where there are slots alone (docs/pilot.md, step 2)")
+			}
+		})
+}
