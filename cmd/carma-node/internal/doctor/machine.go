@@ -96,7 +96,7 @@ func (d *diagnosis) node() {
 	d.hooks()
 	d.spank()
 	if d.SlurmConfErr == nil && !slices.ContainsFunc(d.Config.PartitionNames(), d.inOurs) {
-		d.elsewhere()
+		elsewhere(d)
 		return
 	}
 	d.registration()

@@ -262,7 +262,7 @@ func (d *diagnosis) recovery(name, recovery string, say func(Level, string, stri
 
 // elsewhere looks at a node in no partition of CARMA's, for which slurm.conf names the hooks, too. The Prolog chooses
 // GPUs without regard to Slurm's numbers, which are of slots elsewhere, and here of real GPUs.
-func (d *diagnosis) elsewhere() {
+func elsewhere(d *diagnosis) {
 	d.part("node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only",
 		func(say func(Level, string, string)) {
 			real := slices.ContainsFunc(d.Node.Slots, func(s Path) bool { return s.Major == nvidiaMajor })
