@@ -65,13 +65,21 @@ func main() {
 		userfile.Child()
 		return
 	}
-	name := filepath.Base(os.Args[0])
 	args := os.Args[1:]
-	// As carma-prolog the program is the Prolog, whatever its arguments.
-	if command, ok := strings.CutPrefix(name, "carma-"); ok && name != "carma-node" && commands[command] != nil {
+	if command := commandOf(os.Args[0]); command != "" {
 		args = []string{command}
 	}
 	cli.Exit("carma-node", run(context.Background(), args))
+}
+
+// commandOf is the command that the program is by its name, whatever its arguments: the Prolog as carma-prolog, and as
+// 90-carma-prolog or carma-prolog.sh in a directory of hooks. Empty: none.
+func commandOf(path string) string {
+	_, command, _ := strings.Cut(filepath.Base(path), "carma-")
+	if command = strings.TrimSuffix(command, ".sh"); commands[command] == nil {
+		return ""
+	}
+	return command
 }
 
 // flags is the table of the flags before the command.

@@ -480,7 +480,7 @@ func TestNodeOfOthers(t *testing.T) {
 		!strings.Contains(findings[len(findings)-1].What, "cpu1 has real GPUs in gres.conf") {
 		t.Errorf("real GPUs, of which CARMA's Prolog leases some: %+v", findings)
 	}
-	f.SlurmConf.Settings["prolog"] = "/etc/slurm/prolog" // may leave the node out
+	f.SlurmConf.Settings["prolog"] = "/etc/slurm/carma-hooks/prolog" // leaves the node out
 	if findings := Diagnose(f); Worst(findings) == Fail {
 		t.Errorf("a Prolog of the site's: %+v", findings)
 	}

@@ -266,8 +266,8 @@ func elsewhere(d *diagnosis) {
 	d.part("node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only",
 		func(say func(Level, string, string)) {
 			real := slices.ContainsFunc(d.Node.Slots, func(s Path) bool { return s.Major == nvidiaMajor })
-			if real && strings.Contains(d.setting("Prolog"), "/carma-") {
-				say(Fail, d.Node.Name+" has real GPUs in gres.conf, and CARMA's Prolog gives jobs other GPUs there than Slurm does",
+			if real && strings.Contains(d.setting("Prolog"), "/carma-prolog") {
+				say(Fail, d.Node.Name+" has real GPUs in gres.conf, and CARMA's Prolog may give jobs other GPUs there than Slurm",
 					"name scripts in slurm.conf that call CARMA's hooks where there are slots alone (docs/pilot.md, step 2)")
 			}
 		})
