@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"carma/cmd/internal/cli"
 	"carma/prolog/hook"
@@ -37,4 +39,14 @@ func slurmHook(name string, do func(ctx context.Context, config string) error) f
 		}
 		return do(ctx, e.config)
 	}
+}
+
+// commandOf is the command that the program is by its name, whatever its arguments: the Prolog as carma-prolog, and as
+// 90-carma-prolog or carma-prolog.sh in a directory of hooks. Empty: none.
+func commandOf(path string) string {
+	_, command, _ := strings.Cut(filepath.Base(path), "carma-")
+	if command = strings.TrimSuffix(command, ".sh"); commands[command] == nil {
+		return ""
+	}
+	return command
 }

@@ -6,8 +6,6 @@ package main
 import (
 	"context"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -70,16 +68,6 @@ func main() {
 		args = []string{command}
 	}
 	cli.Exit("carma-node", run(context.Background(), args))
-}
-
-// commandOf is the command that the program is by its name, whatever its arguments: the Prolog as carma-prolog, and as
-// 90-carma-prolog or carma-prolog.sh in a directory of hooks. Empty: none.
-func commandOf(path string) string {
-	_, command, _ := strings.Cut(filepath.Base(path), "carma-")
-	if command = strings.TrimSuffix(command, ".sh"); commands[command] == nil {
-		return ""
-	}
-	return command
 }
 
 // flags is the table of the flags before the command.
