@@ -4,10 +4,7 @@ package prolog
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 	"time"
 
@@ -77,7 +74,7 @@ func (ep *epilog) run(ctx context.Context, publish func(context.Context) error) 
 		ep.scheduleRestart(ctx, v.kept)
 	}
 	// First: an attempt started by slurmd without its Prolog would read the file.
-	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := ForgetTask(n.RunDir, h.JobID); err != nil {
 		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
 	}
 	if err := ep.ledger.Release(ctx, h.JobKey); err != nil {

@@ -39,6 +39,7 @@ type taskFile struct {
 	Undecided   bool     `json:"undecided"`    // tasks wait until another file stands here, or none
 	Told        bool     `json:"told"`         // the user knows why
 	GPUs        []GPU    `json:"gpus"`         // the leased ones, as others look for them
+	Elsewhere   bool     `json:"elsewhere"`    // Slurm's numbers are those of GPUs (Elsewhere)
 
 	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none
 }
@@ -77,7 +78,7 @@ func writeTaskFile(runDir string, key jobenv.JobKey, t taskFile) error {
 // Task prints the lines for slurmstepd to put into a task's environment. A task
 // without gres/gpu sees no GPU. A task with gres/gpu but without leases sees none
 // either: the numbers given by Slurm are slots, and the GPUs of these numbers are
-// other jobs'.
+// other jobs'. Where Slurm's numbers are those of GPUs (Elsewhere) nothing is printed.
 func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
 	if err != nil {
@@ -92,6 +93,9 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	t, err := awaitTaskFile(w, runDir, job)
 	if t.isForeign(get) {
 		t = taskFile{}
+	}
+	if t.Elsewhere {
+		return err
 	}
 	uuids, visibleErr := t.visible(known, get)
 	return errors.Join(err, visibleErr, t.print(w, uuids), t.printNumbers(w, known, get))

@@ -118,6 +118,9 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	log = prolog.OpenLog(c.LogPath(h.Node)).With("hook", name)
 	slurm := sctl.For(c.Slurm, h.Conf)
 	n := NewNode(c, h.Node, log)
+	if leftAlone(name, c, n.RunDir, h, log) {
+		return nil
+	}
 	n.Guard, n.GuardErr = prolog.FindGuard(c, h.Node, h.Conf)
 	if name == "epilog" {
 		n.Shut(h)
@@ -144,12 +147,32 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
 
+// leftAlone does a hook's work for a job with GPUs on a node that is none of CARMA's, and tells whether the node is one.
+func leftAlone(name string, c config.Config, runDir string, h jobenv.Hook, log *slog.Logger) bool {
+	switch {
+	case name == "prolog" && len(h.Slots) > 0 && prolog.Elsewhere(c, h.Node, h.Conf):
+		if err := prolog.LeaveAlone(runDir, h); err != nil {
+			log.Error("the job starts without a visible GPU", "job", h.JobKey, "error", err)
+		}
+	case name == "epilog" && prolog.LeftAlone(runDir, h): // whatever the configuration says by now
+		if err := prolog.ForgetTask(runDir, h.JobID); err != nil {
+			log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
 // withoutConfig does what is possible on a node without a usable carma.toml: a job with GPUs
 // returns to the queue, for here the job would see none. Where slurmctld does not answer, its tasks
 // wait.
 func withoutConfig(ctx context.Context, path, name string, h jobenv.Hook, log *slog.Logger) error {
 	c := config.Default()
 	n := NewNode(c, h.Node, log)
+	if leftAlone(name, c, n.RunDir, h, log) {
+		return nil
+	}
 	if name == "epilog" {
 		n.Left(h)
 		return nil

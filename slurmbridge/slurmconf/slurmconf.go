@@ -36,6 +36,34 @@ func (r Record) Get(key string) string { return r.Values[strings.ToLower(key)] }
 // Setting returns a setting of the file; the name's case does not matter.
 func (f File) Setting(name string) string { return f.Settings[strings.ToLower(name)] }
 
+// HasNode tells whether a partition has a node.
+func (r Record) HasNode(node string) bool {
+	nodes := r.Get("Nodes")
+	return strings.EqualFold(nodes, "ALL") || hostlist.Contains(nodes, node)
+}
+
+// GPUs are the records of gres.conf for a node's gpu.
+func (f File) GPUs(node string) (list []Record) {
+	for _, r := range f.Other {
+		name := r.Get("Name")
+		if name == "" { // the line begins with Name=
+			name = r.Name
+		} else if !hostlist.Contains(r.Name, node) {
+			continue
+		}
+		if name == "gpu" {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Files are the device files of a record of gres.conf.
+func (r Record) Files() []string {
+	files, _ := hostlist.Expand(r.Get("File"))
+	return files
+}
+
 // mostIncludes stops files that include each other.
 const mostIncludes = 50
 

@@ -86,6 +86,8 @@ type Node struct {
 	Hooks map[string]Path // by name in slurm.conf: Prolog, TaskProlog, Epilog
 	Slots []Path          // device files of gres.conf
 
+	Elsewhere bool // the node is none of CARMA's, and gres.conf has its GPUs themselves
+
 	Guard    string // what keeps jobs from other jobs' GPUs; empty: nothing
 	GuardErr error  // why there is no guard
 

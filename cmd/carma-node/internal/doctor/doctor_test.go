@@ -475,16 +475,10 @@ func TestNodeOfOthers(t *testing.T) {
 		!strings.Contains(last.What, "cpu1 is in no partition of carma.toml") {
 		t.Errorf("%+v", findings)
 	}
-	f.Node.Slots = []Path{{Path: "/dev/nvidia0", Major: 195}}
-	if findings := Diagnose(f); Worst(findings) != Fail ||
-		!strings.Contains(findings[len(findings)-1].What, "cpu1 has real GPUs in gres.conf") {
-		t.Errorf("real GPUs, of which CARMA's Prolog leases some: %+v", findings)
+	f.Node.Elsewhere = true
+	if findings := Diagnose(f); !strings.Contains(findings[len(findings)-1].What, "leave jobs there the GPUs that Slurm gives") {
+		t.Errorf("GPUs of Slurm's own: %+v", findings)
 	}
-	f.SlurmConf.Settings["prolog"] = "/etc/slurm/carma-hooks/prolog" // leaves the node out
-	if findings := Diagnose(f); Worst(findings) == Fail {
-		t.Errorf("a Prolog of the site's: %+v", findings)
-	}
-	f.Node.Slots, f.SlurmConf.Settings["prolog"] = nil, "/usr/sbin/carma-prolog"
 	f.Node.Hooks["Prolog"] = Path{Err: os.ErrNotExist}
 	if Worst(Diagnose(f)) != Fail {
 		t.Error("a missing Prolog is nothing")

@@ -96,7 +96,11 @@ func (d *diagnosis) node() {
 	d.hooks()
 	d.spank()
 	if d.SlurmConfErr == nil && !slices.ContainsFunc(d.Config.PartitionNames(), d.inOurs) {
-		elsewhere(d)
+		what := "it needs the hooks only"
+		if d.Node.Elsewhere {
+			what = "the hooks leave jobs there the GPUs that Slurm gives"
+		}
+		d.add(Pass, "node", d.Node.Name+" is in no partition of carma.toml; "+what, "")
 		return
 	}
 	d.registration()
@@ -343,7 +347,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 // inOurs tells whether a partition holds this node.
 func (d *diagnosis) inOurs(partition string) bool {
 	_, line, ok := d.nodesOf(partition)
-	return ok && inPartition(line, d.Node.Name)
+	return ok && line.HasNode(d.Node.Name)
 }
 
 // oldestMPS is the oldest driver whose MPS daemons are used (docs/admin.md, several users

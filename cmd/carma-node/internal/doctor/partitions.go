@@ -29,7 +29,7 @@ func (d *diagnosis) nodesOf(partition string) (lines []slurmconf.Record, line sl
 	line = d.SlurmConf.Partitions[at]
 	for _, n := range d.SlurmConf.Nodes {
 		names, _ := hostlist.Expand(n.Name)
-		if slices.ContainsFunc(names, func(name string) bool { return inPartition(line, name) }) {
+		if slices.ContainsFunc(names, func(name string) bool { return line.HasNode(name) }) {
 			lines = append(lines, n)
 		}
 	}
@@ -41,17 +41,12 @@ func nodesIn(partition slurmconf.Record, lines []slurmconf.Record) (n int) {
 	for _, line := range lines {
 		names, _ := hostlist.Expand(line.Name)
 		for _, name := range names {
-			if inPartition(partition, name) {
+			if partition.HasNode(name) {
 				n++
 			}
 		}
 	}
 	return n
-}
-
-func inPartition(partition slurmconf.Record, node string) bool {
-	nodes := partition.Get("Nodes")
-	return strings.EqualFold(nodes, "ALL") || hostlist.Contains(nodes, node)
 }
 
 // counts sums a GRES list by name.
@@ -258,17 +253,4 @@ func (d *diagnosis) recovery(name, recovery string, say func(Level, string, stri
 	if state := line.Get("State"); state != "" && !strings.EqualFold(state, "UP") {
 		say(Fail, "recovery partition "+recovery+" is State="+state, "PartitionName="+recovery+" State=UP")
 	}
-}
-
-// elsewhere looks at a node in no partition of CARMA's, for which slurm.conf names the hooks, too. The Prolog chooses
-// GPUs without regard to Slurm's numbers, which are of slots elsewhere, and here of real GPUs.
-func elsewhere(d *diagnosis) {
-	d.part("node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only",
-		func(say func(Level, string, string)) {
-			real := slices.ContainsFunc(d.Node.Slots, func(s Path) bool { return s.Major == nvidiaMajor })
-			if real && strings.Contains(d.setting("Prolog"), "/carma-prolog") {
-				say(Fail, d.Node.Name+" has real GPUs in gres.conf, and CARMA's Prolog may give jobs other GPUs there than Slurm",
-					"name scripts in slurm.conf that call CARMA's hooks where there are slots alone (docs/pilot.md, step 2)")
-			}
-		})
 }

@@ -25,6 +25,7 @@ import (
 	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/sampler"
+	"carma/prolog"
 	"carma/slurmbridge/extra"
 	"carma/slurmbridge/frameworks"
 	"carma/slurmbridge/hostlist"
@@ -257,6 +258,7 @@ func gatherNode(ctx context.Context, f doctor.Facts, name, confPath string) *doc
 	}
 	n.GresConf, n.GresConfErr = slurmconf.Read(filepath.Join(filepath.Dir(confPath), "gres.conf"))
 	n.Slots = slots(n.GresConf, name)
+	n.Elsewhere = prolog.Elsewhere(c, name, confPath)
 	cgroup, _ := slurmconf.Read(filepath.Join(filepath.Dir(confPath), "cgroup.conf"))
 	n.Constrained = strings.EqualFold(cgroup.Setting("ConstrainDevices"), "yes")
 	if h := confine.ForNode(c, name, confPath); h.HasGPUs() {
@@ -313,18 +315,8 @@ func setsDevices(patterns ...string) (list []string) {
 // slots are the device files for the node's gpu in gres.conf.
 func slots(conf slurmconf.File, node string) []doctor.Path {
 	var files []doctor.Path
-	for _, r := range conf.Other {
-		gresName := r.Get("Name")
-		if gresName == "" { // the line begins with Name=
-			gresName = r.Name
-		} else if !hostlist.Contains(r.Name, node) {
-			continue
-		}
-		if gresName != "gpu" {
-			continue
-		}
-		names, _ := hostlist.Expand(r.Get("File"))
-		for _, file := range names {
+	for _, r := range conf.GPUs(node) {
+		for _, file := range r.Files() {
 			files = append(files, look(file))
 		}
 	}

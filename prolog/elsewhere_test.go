@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"carma/slurmbridge/config"
+)
+
+// Slots, or a partition of carma.toml, make a node one of CARMA's; of a node that gres.conf or slurm.conf does not tell
+// of, the hooks assume so.
+func TestElsewhere(t *testing.T) {
+	const partitions = "NodeName=n[1-3]\nNodeSet=big Nodes=n3\nPartitionName=gpu Nodes=n2,big\nPartitionName=plain Nodes=ALL\n"
+	for _, c := range []struct {
+		node, partition, gres, slurm string
+		want                         bool
+	}{
+		{"n1", "gpu", "AutoDetect=nvml\n", partitions, true},
+		{"n1", "gpu", "AutoDetect=nvidia\nName=gpu Type=a100\n", partitions, true},
+		{"n1", "gpu", "NodeName=n1 AutoDetect=nvml Name=gpu\n", partitions, true},
+		{"n2", "gpu", "AutoDetect=nvml\n", partitions, false},
+		{"n3", "gpu", "AutoDetect=nvml\n", partitions, false},
+		{"n1", "plain", "AutoDetect=nvml\n", partitions, false},
+		{"n1", "gpu", "AutoDetect=off\n", partitions, false},
+		{"n1", "gpu", "AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu File=/dev/null\n", partitions, false},
+		{"n1", "gpu", "AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu\n", partitions, false},
+		{"n1", "gpu", "NodeName=n1 Name=gpu File=/dev/null\n", partitions, false},
+		{"n1", "gpu", "NodeName=n2 AutoDetect=nvml Name=gpu\n", partitions, false},
+		{"n1", "gpu", "", partitions, false},
+		{"n1", "gpu", "AutoDetect=nvml\n", "", false},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"gres.conf": c.gres, "slurm.conf": c.slurm} {
+			if text == "" {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conf := config.Default()
+		conf.Partition = map[string]config.Partition{c.partition: {}}
+		if got := Elsewhere(conf, c.node, filepath.Join(dir, "slurm.conf")); got != c.want {
+			t.Errorf("%s with [partition.%s], gres.conf %q: %v", c.node, c.partition, c.gres, got)
+		}
+	}
+}
