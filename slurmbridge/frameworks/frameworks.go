@@ -13,7 +13,6 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"carma/slurmbridge/config"
@@ -22,6 +21,7 @@ import (
 // Job holds the known facts of the job's GPUs.
 type Job struct {
 	GPUs       int   // of a node
+	Nodes      int   // the least; 0: one
 	ReserveMiB int64 // per GPU
 	FullMiB    int64 // a whole GPU
 }
@@ -38,6 +38,7 @@ const (
 	maxFiles = 8
 	MaxBytes = 1 << 20 // of a file; the rest is not read
 	maxLine  = 4096    // of a line
+	maxJoin  = 64      // lines that are one by a backslash at their ends
 )
 
 // rule holds a pattern and its message. A rule matches by an imported Python module, a
@@ -66,17 +67,19 @@ var rules = []rule{
 		return part(j, "SGLang", "--mem-fraction-static")
 	}},
 	{"torchrun", []string{"torch.distributed.run", "torch.distributed.launch"}, []string{"torchrun"},
-		func(j Job, _ []byte, line string) string {
-			return processes(j, line, 1, "--nproc_per_node", "--nproc-per-node")
+		func(j Job, text []byte, line string) string {
+			return processes(j, text, line, launcher{few: 1, ofNode: []string{"--nproc_per_node", "--nproc-per-node"}})
 		}},
-	{"accelerate", []string{"accelerate"}, []string{"accelerate"}, func(j Job, _ []byte, line string) string {
-		return processes(j, line, 0, "--num_processes", "--num-processes")
+	{"accelerate", []string{"accelerate"}, []string{"accelerate"}, func(j Job, text []byte, line string) string {
+		return processes(j, text, line, launcher{ofAll: []string{"--num_processes", "--num-processes"}})
 	}},
-	{"deepspeed", []string{"deepspeed"}, []string{"deepspeed"}, func(j Job, _ []byte, line string) string {
-		return processes(j, line, 0, "--num_gpus") + "; say parallel=zero1, zero2 or zero3 for the estimate"
+	{"deepspeed", []string{"deepspeed"}, []string{"deepspeed"}, func(j Job, text []byte, line string) string {
+		return processes(j, text, line, launcher{ofNode: []string{"--num_gpus"}}) +
+			"; say parallel=zero1, zero2 or zero3 for the estimate"
 	}},
-	{"mpirun", nil, []string{"mpirun", "mpiexec"}, func(j Job, _ []byte, line string) string {
-		return processes(j, line, 0, "-np", "-n", "--np", "--n")
+	{"mpirun", nil, []string{"mpirun", "mpiexec"}, func(j Job, text []byte, line string) string {
+		return processes(j, text, line, launcher{tasks: true, ofAll: []string{"-np", "-n", "--np", "--n"},
+			ofNode: []string{"-npernode", "--npernode", "-ppn", "--ppn", "-N"}})
 	}},
 }
 
@@ -101,31 +104,6 @@ func part(j Job, program, option string) string {
 		text += fmt.Sprintf("; with %d MiB booked at most %.2f", j.ReserveMiB, config.Fraction(j.ReserveMiB, j.FullMiB))
 	}
 	return text + fmt.Sprintf(": %s $CARMA_MEM_FRACTION", option)
-}
-
-// processes is the message for a launcher: how many processes come to a GPU. few is the
-// launcher's default; 0: a process for each GPU, or as its own configuration says.
-func processes(j Job, line string, few int, options ...string) string {
-	n := few
-	words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' || r == '=' })
-	for i, w := range words[:max(len(words)-1, 0)] {
-		if slices.Contains(options, w) {
-			if v, err := strconv.Atoi(words[i+1]); err == nil && v > 0 && v < 1<<16 {
-				n = v
-			}
-		}
-	}
-	gpus := max(j.GPUs, 1)
-	const each = "mem= is for all processes on a GPU together, but the limit applies to each process"
-	switch {
-	case n == 0:
-		return "one process for each GPU unless told otherwise; with more of them " + each
-	case n > gpus:
-		return fmt.Sprintf("%d processes on %d %s: %s", n, gpus, plural(gpus), each)
-	case n < gpus:
-		return fmt.Sprintf("for %d of the %d %s of a node", n, gpus, plural(gpus))
-	}
-	return fmt.Sprintf("one process on each of %d %s", gpus, plural(gpus))
 }
 
 func plural(n int) string {
@@ -158,13 +136,7 @@ func Look(name string, script []byte, j Job, read func(path string) ([]byte, boo
 		if at := SetsDevices(s.text); at > 0 {
 			list = append(list, Finding{"devices", fmt.Sprintf("%s line %d", s.name, at), ownDevices})
 		}
-		n := 0
-		for line := range bytes.Lines(s.text) {
-			n++
-			text := strings.TrimSpace(string(line[:min(len(line), maxLine)]))
-			if strings.HasPrefix(text, "#") {
-				continue
-			}
+		for n, text := range statements(s.text) {
 			for _, r := range rules {
 				if r.matches(text) && !slices.ContainsFunc(list, func(f Finding) bool { return f.Name == r.name }) {
 					list = append(list, Finding{r.name, fmt.Sprintf("%s line %d", s.name, n), r.says(j, all, text)})

@@ -50,12 +50,33 @@ func TestLook(t *testing.T) {
 			"parallel=zero1"}},
 		{"python ds.py\n", []string{"deepspeed|ds.py line 1|one process for each GPU"}},
 		{"mpirun -np 4 ./solver\n", []string{"mpirun|job.sh line 1|4 processes on 2 GPUs"}},
-		{"cd x && mpiexec ./solver\n", []string{"mpirun|job.sh line 1|one process for each GPU"}},
+		{"cd x && mpiexec ./solver\n", []string{"mpirun|job.sh line 1|one process for each task of the job"}},
 		{"export CUDA_VISIBLE_DEVICES=0\ntorchrun x.py\n", []string{"devices|job.sh line 1|set in the script and is kept",
 			"torchrun|job.sh line 2|for 1 of the 2 GPUs of a node"}},
 		{"python gpu.py\n", []string{"devices|gpu.py line 2|leave the line out"}},
 		{"echo torchrun; cat vllm.txt\n", nil},
 		{"torchrun --nproc_per_node\n", []string{"torchrun|job.sh line 1|for 1 of the 2"}},
+
+		// As clusters' documentation writes the commands: on several lines, with variables, for several nodes.
+		{"# a \\\nsrun torchrun \\\n  --nnodes=1 \\\n  --nproc_per_node=2 \\\n  x.py\n",
+			[]string{"torchrun|job.sh line 2|one process on each of 2 GPUs"}},
+		{"N=4\ntorchrun \\\n --nproc-per-node \"$N\" x.py\n", []string{"torchrun|job.sh line 2|4 processes on 2 GPUs"}},
+		{"export N=${M}  # of a node\nM=2\nexport L=\"python -u -m torch.distributed.run \\\n --nproc_per_node $N \\\n\"\n",
+			[]string{"torchrun|job.sh line 3|one process on each of 2 GPUs"}},
+		{"torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE x.py\n", []string{"torchrun|job.sh line 1|one process on each of 2"}},
+		{"torchrun --nproc_per_node=gpu x.py\n", []string{"torchrun|job.sh line 1|one process on each of 2 GPUs"}},
+		{"torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) x.py\n",
+			[]string{"torchrun|job.sh line 1|as many processes as the script computes"}},
+		{"N=1\nN=2\ntorchrun --nproc_per_node=$N x.py\n", []string{"torchrun|job.sh line 3|as many processes as"}},
+		{"N=$N\ntorchrun --nproc_per_node=$N x.py\n", []string{"torchrun|job.sh line 2|as many processes as"}},
+		{"A=(\n  --nproc_per_node=2\n)\ntorchrun \"${A[@]}\" x.py\n", []string{"torchrun|job.sh line 4|one process on each"}},
+		{"A=(--nproc_per_node 2)\ntorchrun ${A[@]} x.py\n", []string{"torchrun|job.sh line 2|one process on each of 2 GPUs"}},
+		{"torchrun $ARGS x.py\n", []string{"torchrun|job.sh line 1|for 1 of the 2 GPUs of a node"}},
+		{"torchrun --nproc_per_node=2 \\", []string{"torchrun|job.sh line 1|one process on each of 2 GPUs"}},
+		{"accelerate launch \\\n --num_processes $((NODES * 2)) x.py\n",
+			[]string{"accelerate|job.sh line 1|as many processes as"}},
+		{"mpirun -np 4 -npernode 2 ./solver\n", []string{"mpirun|job.sh line 1|one process on each of 2 GPUs"}},
+		{"mpirun -np $SLURM_NTASKS ./solver\n", []string{"mpirun|job.sh line 1|as many processes as"}},
 	} {
 		got := Look("job.sh", []byte(c.script), job, read)
 		ok := len(got) == len(c.want)
@@ -65,6 +86,21 @@ func TestLook(t *testing.T) {
 		}
 		if !ok {
 			t.Errorf("%q:\ngot  %+v\nwant %q", c.script, got, c.want)
+		}
+	}
+}
+
+// Of a job on several nodes, some launchers are told the processes of all nodes together.
+func TestLookSeveralNodes(t *testing.T) {
+	for line, want := range map[string]string{
+		"accelerate launch --num_processes 8 --num_machines 4 x.py": "one process on each of 2 GPUs",
+		"mpirun -np 8 ./solver":            "one process on each of 2 GPUs",
+		"mpirun -np 16 ./solver":           "4 processes on 2 GPUs",
+		"torchrun --nproc_per_node=8 x.py": "8 processes on 2 GPUs",
+	} {
+		got := Look("job.sh", []byte(line), Job{GPUs: 2, Nodes: 4}, func(string) ([]byte, bool) { return nil, false })
+		if len(got) != 1 || !strings.Contains(got[0].Says, want) {
+			t.Errorf("%q: got %+v, want %q", line, got, want)
 		}
 	}
 }

@@ -116,7 +116,7 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 	}
 	s.explain(d, bad)
 	if s.GPUs > 0 {
-		gpus := frameworks.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
+		gpus := frameworks.Job{GPUs: s.GPUs, Nodes: int(s.Request.nodes), ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
 		s.Launches = frameworks.Look(a.Script, text, gpus, readBeside)
 	}
 	return s, d, bad
