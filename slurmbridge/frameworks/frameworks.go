@@ -60,11 +60,11 @@ var rules = []rule{
 		}
 		return growth(text, "TensorFlow takes all of the GPU at its start", "TF_FORCE_GPU_ALLOW_GROWTH", "true")
 	}},
-	{"vllm", []string{"vllm"}, []string{"vllm"}, func(j Job, _ []byte, _ string) string {
-		return part(j, "vLLM", "--gpu-memory-utilization")
+	{"vllm", []string{"vllm"}, []string{"vllm"}, func(j Job, text []byte, _ string) string {
+		return part(j, text, "vLLM", "--gpu-memory-utilization")
 	}},
-	{"sglang", []string{"sglang"}, nil, func(j Job, _ []byte, _ string) string {
-		return part(j, "SGLang", "--mem-fraction-static")
+	{"sglang", []string{"sglang"}, nil, func(j Job, text []byte, _ string) string {
+		return part(j, text, "SGLang", "--mem-fraction-static")
 	}},
 	{"torchrun", []string{"torch.distributed.run", "torch.distributed.launch"}, []string{"torchrun"},
 		func(j Job, text []byte, line string) string {
@@ -98,8 +98,20 @@ func growth(text []byte, takes, variable, value string) string {
 }
 
 // part is the message for a server taking a part of the whole GPU.
-func part(j Job, program, option string) string {
-	text := fmt.Sprintf("%s takes 0.9 of the whole GPU at its start, and does not start with less", program)
+func part(j Job, all []byte, program, option string) string {
+	takes := "0.9"
+	name := strings.ReplaceAll(strings.TrimPrefix(option, "--"), "-", "[-_]")
+	given := regexp.MustCompile(`(?m)^[^#\n]*` + name + `[\s=]+["']?([\w$.{]+)`)
+	if m := given.FindSubmatch(all); m != nil {
+		if strings.Trim(string(m[1]), "${") == "CARMA_MEM_FRACTION" {
+			return fmt.Sprintf("%s takes $CARMA_MEM_FRACTION of the whole GPU at its start, which is within what is booked",
+				program)
+		}
+		if takes = string(m[1]); takes[0] < '0' || takes[0] > '9' {
+			takes = "a part"
+		}
+	}
+	text := fmt.Sprintf("%s takes %s of the whole GPU at its start, and does not start with less", program, takes)
 	if j.FullMiB > 0 && j.ReserveMiB > 0 && j.ReserveMiB < j.FullMiB {
 		text += fmt.Sprintf("; with %d MiB booked at most %.2f", j.ReserveMiB, config.Fraction(j.ReserveMiB, j.FullMiB))
 	}
@@ -161,7 +173,7 @@ func (r rule) matches(line string) bool {
 	}
 	// A command: the first word, behind starters and assignments, or behind ; & |.
 	for part := range strings.FieldsFuncSeq(line, func(c rune) bool { return c == ';' || c == '&' || c == '|' }) {
-		if slices.Contains(r.commands, command(part)) {
+		if slices.ContainsFunc(r.commands, func(c string) bool { return runs(part, c) }) {
 			return true
 		}
 	}
@@ -173,20 +185,53 @@ func (r rule) has(module string) bool {
 	return slices.ContainsFunc(r.modules, func(m string) bool { return module == m || strings.HasPrefix(module, m+".") })
 }
 
-// before are words in front of a program.
-var before = []string{"exec", "srun", "time", "nohup", "env", "then", "do", "if", "uv", "run", "poetry"}
+var (
+	// before are words in front of a program.
+	before = []string{"then", "do", "if", "export"}
+	// starters are programs with options and arguments in front of the program that they start.
+	starters = []string{"srun", "apptainer", "singularity", "podman", "docker", "enroot", "bash", "sh", "numactl", "nsys",
+		"conda", "time", "env", "timeout", "exec", "nohup", "uv", "poetry", "ray"}
+	// named are options of starters with any name behind.
+	named = []string{"-J", "--job-name", "--container-name", "--comment", "-n", "--name", "--with"}
+	// other are words behind which the name of a program is no command.
+	other = []string{"activate", "add", "build", "cat", "command", "create", "echo", "git", "install", "ls", "pip", "pip3",
+		"printf", "pull", "which"}
 
-// command is the program of a command line, without its directory.
-func command(line string) string {
-	for word := range strings.FieldsSeq(line) {
-		switch {
-		case strings.Contains(word, "="), strings.HasPrefix(word, "-"):
-		case slices.Contains(before, word):
-		default:
-			return path.Base(word)
+	assigned = regexp.MustCompile(`^[A-Za-z_]\w*=["']`)
+	follows  = regexp.MustCompile(`^(?:launch$|serve$|-|\$|.*\.py)`)
+)
+
+// runs tells whether a command line runs a program, which may be in quotes: bash -c "torchrun x.py", or
+// LAUNCHER="torchrun --nnodes 2"; or begins a line behind a program that is not known.
+func runs(line, program string) bool {
+	for one := range strings.SplitSeq(line, "\f") {
+		words := strings.Fields(one)
+		if len(words) > 1 && path.Base(words[0]) == program && follows.MatchString(words[1]) {
+			return true
 		}
 	}
-	return ""
+	started := false
+	words := strings.Fields(line)
+	for i, word := range words {
+		in := assigned.FindString(word)
+		if in != "" && word[len(in):] == program && (i+1 == len(words) || follows.MatchString(words[i+1])) {
+			return true
+		}
+		if strings.Contains(word, "=") || strings.HasPrefix(word, "-") || !started && slices.Contains(before, word) ||
+			started && slices.Contains(named, words[i-1]) {
+			continue
+		}
+		switch word = path.Base(strings.Trim(word, "\"'`")); {
+		case word == program:
+			return true
+		case slices.Contains(starters, word):
+			started = true
+		case !started, slices.Contains(other, word), strings.HasPrefix(word, "python"), strings.HasSuffix(word, ".py"),
+			strings.HasSuffix(word, ".sh"):
+			return false
+		}
+	}
+	return false
 }
 
 var pythonFile = regexp.MustCompile(`[^\s"'=;|&<>$]+\.py\b`)

@@ -15,6 +15,7 @@ func TestLook(t *testing.T) {
 		"own.py":       "import os, jax\nos.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'true'\n",
 		"gpu.py":       "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n",
 		"ds.py":        "import torch, deepspeed as ds\n",
+		"llm.py":       "from vllm import LLM\nllm = LLM(model, gpu_memory_utilization = 0.5)\n",
 		"src/plain.py": "import torch\n# import jax\nimportant = 'jax'\nimport jaxtyping\n",
 	}
 	read := func(path string) ([]byte, bool) { text, ok := files[path]; return []byte(text), ok }
@@ -39,6 +40,14 @@ func TestLook(t *testing.T) {
 			"$CARMA_MEM_FRACTION"}},
 		{"python -m vllm.entrypoints.openai.api_server\n", []string{"vllm|job.sh line 1|0.9 of the whole GPU"}},
 		{"python -m sglang.launch_server\n", []string{"sglang|job.sh line 1|--mem-fraction-static"}},
+		{"vllm serve model \\\n  --gpu-memory-utilization $CARMA_MEM_FRACTION\n", []string{"vllm|job.sh line 1|vLLM takes " +
+			"$CARMA_MEM_FRACTION of the whole GPU at its start, which is within what is booked"}},
+		{"# --gpu-memory-utilization 0.5\nvllm serve model\n", []string{"vllm|job.sh line 2|vLLM takes 0.9 of the"}},
+		{"vllm serve model --gpu-memory-utilization=0.30\n", []string{"vllm|job.sh line 1|vLLM takes 0.30 of the whole GPU"}},
+		{"vllm serve model --gpu-memory-utilization $U\n", []string{"vllm|job.sh line 1|vLLM takes a part of the whole GPU"}},
+		{"python llm.py\n", []string{"vllm|llm.py line 1|vLLM takes 0.5 of the whole GPU at its start"}},
+		{"python -m sglang.launch_server --mem-fraction-static \"${CARMA_MEM_FRACTION}\"\n",
+			[]string{"sglang|job.sh line 1|SGLang takes $CARMA_MEM_FRACTION of the whole GPU"}},
 		{"torchrun --nproc_per_node=2 x.py\n", []string{"torchrun|job.sh line 1|one process on each of 2 GPUs"}},
 		{"OMP_NUM_THREADS=1 /opt/bin/torchrun --nproc-per-node 4 x.py\n",
 			[]string{"torchrun|job.sh line 1|4 processes on 2 GPUs: mem= is for all"}},
@@ -55,6 +64,19 @@ func TestLook(t *testing.T) {
 			"torchrun|job.sh line 2|for 1 of the 2 GPUs of a node"}},
 		{"python gpu.py\n", []string{"devices|gpu.py line 2|leave the line out"}},
 		{"echo torchrun; cat vllm.txt\n", nil},
+
+		// Behind programs with options of their own, in quotes, and in a variable.
+		{"srun -l --container-image img torchrun --nproc_per_node=2 x.py\n", []string{"torchrun|job.sh line 1|one process"}},
+		{"srun apptainer exec --nv img.sif accelerate launch x.py\n", []string{"accelerate|job.sh line 1|one process"}},
+		{"srun bash -c 'torchrun --nproc_per_node 2 x.py'\n", []string{"torchrun|job.sh line 1|one process on each of 2"}},
+		{"export L=\"accelerate launch \\\n --num_processes 2\"\n", []string{"accelerate|job.sh line 1|one process on"}},
+		{"CMD='deepspeed --num_gpus 2'\n", []string{"deepspeed|job.sh line 1|one process on each of 2 GPUs"}},
+		{"time -p mpirun -np 2 ./solver\n", []string{"mpirun|job.sh line 1|one process on each of 2 GPUs"}},
+		{"ray job submit --no-wait \\\n -- vllm serve model\n", []string{"vllm|job.sh line 1|vLLM takes 0.9"}},
+		{"./in_container \\\n torchrun --nproc_per_node=2 x.py\n", []string{"torchrun|job.sh line 1|one process on each"}},
+		{"conda run -n vllm python x.py\nconda activate vllm\nuv pip install vllm\nuv add deepspeed\n", nil},
+		{"pip install torch \\\n vllm\n", nil},
+		{"srun -J deepspeed python x.py deepspeed\nsrun bash x.sh torchrun\nNAME=\"vllm of today\"\n", nil},
 		{"torchrun --nproc_per_node\n", []string{"torchrun|job.sh line 1|for 1 of the 2"}},
 
 		// As clusters' documentation writes the commands: on several lines, with variables, for several nodes.

@@ -31,7 +31,7 @@ func statements(text []byte) iter.Seq2[int, string] {
 			before, more := strings.CutSuffix(l, `\`)
 			b.WriteString(before)
 			if joined++; more && joined < maxJoin {
-				b.WriteByte(' ')
+				b.WriteByte('\f') // a blank
 				continue
 			}
 			if joined = 0; !yield(first, strings.TrimSpace(b.String())) {
