@@ -73,6 +73,7 @@ var strong = []message{
 	{"cuda", "MXNet", GPUMemory, "check failed: e == cudasuccess", "cuda: out of memory", onHost},
 	{"cuda", "PaddlePaddle 2", GPUMemory, "cuda error(2), out of memory", "", onHost},
 	{"cuda", "Caffe", GPUMemory, "cudasuccess (2 vs. 0)", "out of memory", nil},
+	{"cuda", "Warp", GPUMemory, "cuda error 2: out of memory", "", onHost},
 	{"cuda", "AMReX", GPUMemory, "cuda error 2 in file", "out of memory", nil},
 	{"cuda", "SPECFEM3D", GPUMemory, "cuda error !!!!! <out of memory>", "", nil},
 	{"paddle", "PaddlePaddle", GPUMemory, "out of memory error on gpu ", "cannot allocate", nil},
@@ -81,7 +82,12 @@ var strong = []message{
 	{"tensorrt", "TensorRT 10", GPUMemory, "outofmemory (requested size was", "", nil},
 	{"relion", "RELION", GPUMemory, "out of memory in cuda_mem_utils", "", nil},
 	{"relion", "RELION", GPUMemory, "cudacustomallocator out of memory", "", nil},
+	{"relion", "RELION", GPUMemory, "out of memory in ", "(error-code 2)", onHost},
 	{"lammps", "LAMMPS", GPUMemory, "insufficient memory on accelerator", "", nil},
+	{"amber", "Amber", GPUMemory, "gpubuffer::allocate failed", "out of memory", onHost},
+	{"lightgbm", "LightGBM", GPUMemory, "[cuda] out of memory", "", onHost},
+	{"openacc", "OpenACC of NVIDIA's compilers", GPUMemory, "out of memory allocating", "bytes of device memory", nil},
+	{"openacc", "OpenACC of NVIDIA's compilers", GPUMemory, "call to cumemalloc returned error 2", "out of memory", nil},
 	{"bitsandbytes", "bitsandbytes", GPUMemory, "error out of memory at line", "in file", nil},
 	{"relion", "RELION", GPUMemory, "you ran out of memory on the gpu", "", nil},
 	{"faiss", "faiss", GPUMemory, "failed to cudamalloc", "bytes", nil},
@@ -124,7 +130,8 @@ var strong = []message{
 var onNode = append([]string{"shared memory", "node running low", "memory on the node", "heap space", "cgroup", "swap",
 	"oom-kill", "oom_kill", "oom killer", "raylet", "disk", "/dev/shm", "main memory", "system memory", "cpu memory",
 	"defaultcpuallocator", "dataloader", "slurmstepd", "java.lang", "ulimit", "tensor on cpu", "usage:", "--on-oom",
-	"are caught", "virtual memory", "nccl info", "llvm error"}, append(harmless, onHost...)...)
+	"are caught", "virtual memory", "nccl info", "llvm error", "srun: ",
+	"shared object", "static tls"}, append(harmless, onHost...)...)
 
 // weak are the words of programs that have no signature.
 var weak = []message{
@@ -210,6 +217,7 @@ var advising = []message{
 var others = []message{
 	{"oom-kill", "slurmstepd", HostMemory, "oom-kill event", "", nil},
 	{"oom-kill", "slurmstepd 21.08 and later", HostMemory, "oom_kill event", "", nil},
+	{"oom-kill", "srun", HostMemory, "srun: error: ", ": out of memory", []string{"exited", "cuda"}},
 	{"host-memory", "PyTorch", HostMemory, "defaultcpuallocator: ", "", nil},
 	{"host-memory", "NumPy", HostMemory, "_arraymemoryerror: ", "", nil},
 	{"host-memory", "PyTorch's loader", HostMemory, "is killed by signal: killed", "", nil},

@@ -58,8 +58,8 @@ var onHost = []string{"on host", "cuda_host_bfc", "gpu_host_bfc", "device:cpu:",
 // harmless are words of messages after which the program goes on by its own word: caches
 // with less memory, autotuners without one choice, loops without a batch.
 var harmless = []string{"this is not a failure", "ignoring this choice", "for benchmark choice", "skipping batch",
-	"will be ignored", "falling back to", "retrying with", "using cpu",
-	"attempting to free up memory"}
+	"will be ignored", "falling back to", "retrying with", "and retrying",
+	"using cpu", "attempting to free up memory"}
 
 // The weights of messages: the heaviest in a text is what counts. slurmstepd's word that
 // the kernel killed a process is about the end itself, and no GPU has more of the node's
