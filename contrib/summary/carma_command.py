@@ -3,7 +3,8 @@
 
 A batch script is read and not run: variables, cd, source of a virtual
 environment and the commands are followed; values that are known only within the
-job ($(...), arrays) are not, and a command that needs one is refused.
+job ($(...), arrays) are not, and a program that needs one is refused. Its launcher
+may need one.
 """
 
 import glob
@@ -21,7 +22,9 @@ SLURM = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_
 PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
 VALUED = ("-W", "-X")  # options of python with a word behind them
 WRAPPERS = frozenset(("srun", "mpirun", "mpiexec", "env", "exec", "time", "nice", "nohup", "timeout", "numactl",
-                      "stdbuf", "ionice", "taskset", "command", "catchsegv", "xvfb-run"))
+                      "stdbuf", "ionice", "taskset", "command", "catchsegv", "xvfb-run", "uv", "poetry"))
+SHELLS = frozenset(("bash", "sh"))
+HIDDEN = re.compile("\ue000(\\d+)\ue001")  # stands for a value that only the job knows
 CONTAINERS = frozenset(("apptainer", "singularity", "docker", "podman", "enroot", "shifter", "ch-run"))
 LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed"))
 MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch",
@@ -52,7 +55,8 @@ def is_python(word):
 
 def starts(word):
     """Whether a word is a program that starts Python."""
-    return is_python(word) or os.path.basename(word) in LAUNCHERS or word.endswith(".py")
+    return is_python(word) or os.path.basename(word) in LAUNCHERS or (
+        word.endswith(".py") and not word.startswith("-") and ":" not in word)
 
 
 def typed(words):
@@ -140,7 +144,9 @@ def accelerate(options):
     at = re.search(r"--config_file[= ](\S+)", text)
     home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
     path, settings = at[1] if at else os.path.join(home, "accelerate", "default_config.yaml"), ""
-    if os.path.isfile(path):
+    if HIDDEN.search(path):
+        env["ACCELERATE_CONFIG_FILE"] = path  # which decides much
+    elif os.path.isfile(path):
         with open(path, encoding="utf-8", errors="replace") as f:
             settings = f.read(MOST)
     for name in ("mixed_precision", "gradient_accumulation_steps"):
@@ -163,6 +169,7 @@ class Batch:
         self.env = {**SLURM, "SLURM_SUBMIT_DIR": self.cwd, **(os.environ if env is None else env)}
         self.exported, self.unknown, self.python = {}, {}, None
         self.args, self.found, self.unclear = [path, *args], [], []
+        self.number, self.seen, self.hidden = 0, "", []  # the line, what it says, and why each value is hidden
 
     def read(self, path, depth=0):
         with open(path, encoding="utf-8", errors="replace") as f:
@@ -178,14 +185,14 @@ class Batch:
             if line.endswith("\\") and not line.lstrip().startswith("#"):
                 pending += line[:-1] + " "
                 continue
-            line, pending = pending + line, ""
+            line, pending, self.number, self.seen = pending + line, "", number, ""
             here = re.search(r"<<-?\s*['\"]?(\w+)['\"]?", re.sub(r"\(\(.*?\)\)", "", line))  # 1 << 2 is a number
             if here and "<<<" not in line:
                 end = here[1]
             try:
                 self.line(line, depth)
             except (Unclear, ValueError) as err:
-                if any(starts(w) for w in line.split()):
+                if any(starts(w.strip("\"'")) for w in f"{line} {self.seen}".split()):
                     self.unclear.append(f"{path}, line {first}: {err}")
                 else:
                     self.parts(line, number, depth)
@@ -200,7 +207,9 @@ class Batch:
                 self.cwd = os.path.normpath(os.path.join(self.cwd, found[1].strip("'\"")))
 
     def line(self, line, depth):
-        for words in commands(self.expanded(line)):
+        text = self.expanded(line)
+        self.seen += " " + text
+        for words in commands(text):
             self.command(words, depth)
 
     def parts(self, line, number, depth):
@@ -231,18 +240,30 @@ class Batch:
             if name.isdigit():
                 found = self.args[int(name)] if int(name) < len(self.args) else ""
             elif name in self.unknown:
-                raise Unclear(f"${name} is known only within the job (line {self.unknown[name]} of the script): "
-                              "give the command itself to carma-trace")
+                return self.hide(f"${name} is known only within the job (line {self.unknown[name]} of the script): "
+                                 "give the command itself to carma-trace")
             else:
                 found = self.env.get(name, "1" if name.startswith("SLURM_") else "")
             return found or (default or "")
 
-        text = re.sub(r"\$\(\s*pwd\s*\)", lambda m: self.cwd, text)
-        text = re.sub(r"(?<!\\)\$(?:\{(\w+|@|\*)(?::?-([^}$]*))?\}|(\d|@|\*)|([A-Za-z_]\w*))", value, text)
+        text = re.sub(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`", lambda m: self.cwd, text)
+        text = re.sub(r"(?<!\\)\$(?:\{(\w+|@|\*)(?::?[-=]([^}$]*))?\}|(\d|@|\*)|([A-Za-z_]\w*))", value, text)
+        why = "the line has $(...) or ${...}, which only the job knows: give the command itself to carma-trace"
+        inner = re.compile(r"(?<!\\)(?:\$\([^()`]*\)|\$\(\([^()`]*\)\)|\$\{[^{}`]*\}|`[^`]*`)")
+        for _ in range(DEPTH):
+            text = inner.sub(lambda m: self.hide(why), text)
         if re.search(r"(?<!\\)(\$[({]|`)", text):
-            raise Unclear("the line has $(...) or ${...}, which only the job knows: "
-                          "give the command itself to carma-trace")
+            raise Unclear(why)
         return text
+
+    def hide(self, why):
+        self.hidden.append(why)
+        return f"\ue000{len(self.hidden) - 1}\ue001"
+
+    def clear(self, words):
+        """Refuses words that only the job knows."""
+        for found in HIDDEN.finditer(" ".join(words)):
+            raise Unclear(self.hidden[int(found[1])])
 
     def command(self, words, depth):
         while words and words[0] in KEYWORDS:
@@ -251,7 +272,7 @@ class Batch:
             return
         name = words[0]
         if name == "for" and len(words) > 3 and words[2] == "in":
-            self.env[words[1]] = words[3]
+            self.set(words[1], words[3])
             return
         if name in ("export", "declare", "local", "readonly"):
             words = [w for w in words[1:] if not w.startswith("-")]
@@ -259,9 +280,10 @@ class Batch:
         if all(re.match(r"[A-Za-z_]\w*=", w) for w in words):
             for w in words:
                 key, _, value = w.partition("=")
-                self.env[key] = value
-                self.unknown.pop(key, None)
+                self.set(key, value)
             return
+        if name in ("cd", "pushd", "source", ".", "conda", "mamba", "micromamba"):
+            self.clear(words)
         if name in ("cd", "pushd"):
             self.cwd = os.path.normpath(os.path.join(self.cwd, os.path.expanduser((words + ["~"])[1])))
         elif name in ("source", "."):
@@ -270,6 +292,14 @@ class Batch:
             self.activate((words + ["base"])[2])
         else:
             self.run(words, depth)
+
+    def set(self, key, value):
+        if HIDDEN.fullmatch(value):
+            self.unknown[key] = self.number
+            self.env.pop(key, None)
+            return
+        self.env[key] = value
+        self.unknown.pop(key, None)
 
     def source(self, words, depth):
         at = os.path.join(self.cwd, os.path.expanduser(words[0])) if words else ""
@@ -290,7 +320,25 @@ class Batch:
                 self.python = python
                 return
 
+    def shell(self, words, depth):
+        """Whether a command is bash -c "...", which is followed."""
+        names = [os.path.basename(w) for w in words]
+        at = next((i for i, n in enumerate(names) if n in SHELLS or starts(words[i])), len(words))
+        if not (names[at:at + 1] and names[at] in SHELLS and re.fullmatch(r"-\w*c", "".join(words[at + 1:at + 2]))):
+            return False
+        if len(words) > at + 2 and depth < DEPTH and names[0] in SHELLS | WRAPPERS | CONTAINERS:
+            held = next((n for n in names[:at] if n in CONTAINERS), None)
+            if held and any(starts(w) for w in words[at + 2].split()):
+                raise Unclear(f"the command runs in a container of {held}: run carma-trace inside that container")
+            known = len(self.found)
+            self.line(words[at + 2], depth + 1)
+            for command in self.found[known:] if "srun" in names[:at] else ():
+                command.env = {**SLURM, **command.env}
+        return True
+
     def run(self, words, depth):
+        if self.shell(words, depth):
+            return
         inner = [w for w in words if w.endswith((".sh", ".bash", ".slurm", ".sbatch"))]
         if inner and not any(starts(w) for w in words) and depth < DEPTH:
             at, args = os.path.join(self.cwd, inner[0]), self.args
@@ -302,7 +350,8 @@ class Batch:
         found = typed(words)
         if found is None:
             return
-        exported = {k: self.env[k] for k in self.exported if k in self.env}
+        self.clear([*found.words(), *found.env.values(), found.cwd or "", found.python or ""])
+        exported = {k: self.env[k] for k in self.exported if k in self.env and not HIDDEN.search(self.env[k])}
         found.env = {**exported, **found.env}
         found.cwd = os.path.normpath(os.path.join(self.cwd, found.cwd or "."))
         found.python = found.python or self.python

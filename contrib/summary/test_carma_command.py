@@ -98,6 +98,43 @@ class Commands(unittest.TestCase):
             with self.subTest(text):
                 self.assertEqual([c.words() for c in self.batch("#!/bin/sh\n" + text + "\n").found], [words])
 
+    def test_values_of_the_launcher(self):
+        for text, words in (
+                ("H=$(scontrol show hostnames $L | head -n 1)\nsrun torchrun --rdzv_endpoint=\"$H:29500\" t.py -b 4",
+                 ["t.py", "-b", "4"]),
+                ("torchrun --nproc_per_node $(nvidia-smi -L | wc -l) t.py", ["t.py"]),
+                ("N=$((A * $(cat n)))\naccelerate launch --num_processes $N --num_machines ${M[0]} t.py", ["t.py"]),
+                ("export L=\"python -m torch.distributed.run --role `hostname`: --tee 3\"\n"
+                 "srun bash -c '$L t.py'", ["t.py"]),
+                ("export T=${T:=t.py}\nsrun ${X[@]} torchrun \"${A[@]}\" $T", ["t.py"]),
+                ("srun --jobid `id` python t.py", ["t.py"])):
+            with self.subTest(text):
+                self.assertEqual([c.words() for c in self.batch("#!/bin/sh\n" + text + "\n").found], [words])
+        self.assertRegex(self.batch("#!/bin/sh\npython `pwd`/t.py\n").found[0].script, "^/.*/t.py$")
+        for text, why in (
+                ("H=$(hostname)\ntorchrun t.py --host $H", r"line 3: \$H is known only within the job \(line 2 "),
+                ("torchrun $(cat name)/t.py", "which only the job knows"),
+                ("accelerate launch --config_file ${F[0]} t.py", "which only the job knows"),
+                ("L=torchrun\nsrun bash -c \"$L t.py `id`\"", "line 3: the line has"),
+                ("N=1\nN=$(cat n)\npython t.py $N", r"\$N is known only within the job \(line 3"),
+                ("for N in $(seq 4); do\npython t.py $N\ndone", r"\$N is known only within the job \(line 2")):
+            with self.subTest(text):
+                batch = self.batch("#!/bin/sh\n" + text + "\n")
+                self.assertEqual(batch.found, [])
+                self.assertRegex(batch.unclear[0], why)
+
+    def test_commands_of_a_shell(self):
+        for text, words in (
+                ("srun bash -c 'torchrun --node_rank $SLURM_PROCID t.py --x 1'", ["t.py", "--x", "1"]),
+                ("N=8\nbash -lc \"cd sub && python t.py $N\"", ["t.py", "8"]),
+                ("srun --container-mounts ./a.py:/b/a.py --x=a:/b.py python t.py", ["t.py"]),
+                ("uv run python t.py", ["t.py"])):
+            with self.subTest(text):
+                self.assertEqual([c.words() for c in self.batch("#!/bin/sh\n" + text + "\n").found], [words])
+        batch = self.batch("#!/bin/sh\nsingularity run x.sif bash -c 'python t.py'\n")
+        self.assertEqual(batch.found, [])
+        self.assertRegex(batch.unclear[0], "container of singularity")
+
     def test_words_with_a_number_sign(self):
         for text, words in (
                 ("python t.py --name=a#b # a comment", ["t.py", "--name=a#b"]),
