@@ -70,7 +70,7 @@ func (p *program) run(args []string) error {
 func (p *program) tell(r answer.Report, o options) error {
 	if r.Submission.Site.Path == "" {
 		fmt.Fprintf(p.errs, "carma-estimate: there is no %s; assuming nodes with %d A100-40GB as an example\n",
-			o.Config, script.ExamplePartition.GPUsPerNode)
+			o.Config, r.Submission.Part.GPUsPerNode)
 	}
 	refused := r.Submission.Refused
 	if refused == nil || o.json || r.Estimate != nil || r.Submission.Written != nil {

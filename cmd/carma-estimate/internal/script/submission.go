@@ -106,6 +106,9 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 	}
 	if s.Refused == nil {
 		annotation, err := s.Site.Annotate(job)
+		if err != nil && s.Site.Path == "" {
+			annotation, err = s.larger(job, err)
+		}
 		s.Annotation = annotation
 		if err != nil {
 			s.Refused = fmt.Errorf("carma: %w", err) // as libcarma says it
@@ -120,6 +123,25 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 		s.Launches = frameworks.Look(a.Script, text, gpus, readBeside)
 	}
 	return s, d, bad
+}
+
+// larger annotates a job that the example refuses for example nodes of more GPUs, as other sites have; err stays
+// where those refuse, too.
+func (s *Submission) larger(job annotate.Job, err error) (annotate.Annotation, error) {
+	for _, gpus := range []int{8, 16} {
+		where := s.Site.Site
+		where.Partitions = maps.Clone(where.Partitions)
+		for name, part := range where.Partitions {
+			part.GPUsPerNode = gpus
+			where.Partitions[name] = part
+		}
+		if annotation, refused := where.Annotate(job); refused == nil {
+			s.Site.Site = where
+			_, s.Part, s.managed = where.Partition(s.Partition)
+			return annotation, nil
+		}
+	}
+	return annotate.Annotation{}, err
 }
 
 // readBeside reads a file that a script names: from the directory that sbatch would be

@@ -55,8 +55,11 @@ func TestJudge(t *testing.T) {
 		"CARMA": {"#SBATCH -G1\n#CARMA mem=7G\n", Ask{CarmaEnv: "off"}, "example", 1,
 			"the variable CARMA says off"},
 		"#SBATCH --carma": {"#SBATCH -G1 --carma=off\n", Ask{CarmaEnv: "mem=7G"}, "example", 1, "--carma says off"},
-		"a wrong option":  {"#SBATCH -G1\n", Ask{Carma: "x"}, "example", 0, "carma: --carma: x: unknown key"},
-		"a wrong key":     {"#SBATCH -G1\n#CARMA mem=banana\n", Ask{}, "example", 0, "carma: line 3: mem=banana"},
+		"eight GPUs":      {"#SBATCH -N2 --gpus-per-node=8\n#CARMA mem=7G\n", Ask{}, "example", 8, ""},
+		"too many GPUs": {"#SBATCH --gres=gpu:32\n", Ask{}, "example", 0,
+			"carma: partition example: the job can get 32 GPUs on one node, but a node has 4"},
+		"a wrong option": {"#SBATCH -G1\n", Ask{Carma: "x"}, "example", 0, "carma: --carma: x: unknown key"},
+		"a wrong key":    {"#SBATCH -G1\n#CARMA mem=banana\n", Ask{}, "example", 0, "carma: line 3: mem=banana"},
 	} {
 		s, _, _ := Judge(c.ask, where, []byte("#!/bin/sh\n"+c.lines))
 		why := s.Why
