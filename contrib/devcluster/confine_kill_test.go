@@ -17,7 +17,7 @@ import (
 )
 
 // looker opens every device node as long as it runs, whatever its variables say, and prints
-// a line when it finds others open than before. First it prints what it was leased.
+// a line when it finds others open than before. First it prints what it was leased. slurmstepd may add to stderr.
 const looker = "export CUDA_VISIBLE_DEVICES=0,1,2,3\necho \"leased $CARMA_GPU_UUIDS\"\n" +
 	"while [ ! -e go ]; do simgpu devices $SIMGPU_DEV; sleep 0.5; done | uniq\n"
 
@@ -41,7 +41,7 @@ func (c *cluster) starts(jobs int, disturb func()) (unleased int) {
 		if i < looking { // alice's, on one GPU: what a GPU takes of them leaves others for the jobs
 			head, who = gpu, alice
 		}
-		lookers = append(lookers, c.sbatch(who, fmt.Sprintf("--no-requeue -o looker.%d.out", i), head+looker))
+		lookers = append(lookers, c.sbatch(who, fmt.Sprintf("--no-requeue -e /dev/null -o looker.%d.out", i), head+looker))
 	}
 	c.eventually(func() string { return c.sh("", "cat looker.*.out | grep -c leased || true") }, "^20$")
 	look := "echo \"$SLURM_RESTART_COUNT|$CARMA_GPU_UUIDS|$(CUDA_VISIBLE_DEVICES=0,1,2,3 simgpu devices $SIMGPU_DEV)\"\n"
