@@ -13,7 +13,8 @@ import (
 // Slots, or a partition of carma.toml, make a node one of CARMA's; of a node that gres.conf or slurm.conf does not tell
 // of, the hooks assume so.
 func TestElsewhere(t *testing.T) {
-	const partitions = "NodeName=n[1-3]\nNodeSet=big Nodes=n3\nPartitionName=gpu Nodes=n2,big\nPartitionName=plain Nodes=ALL\n"
+	const partitions = "NodeName=n[1-3]\nNodeSet=big Nodes=n3\nPartitionName=gpu Nodes=n2,big\n" +
+		"PartitionName=plain Nodes=ALL\n"
 	for _, c := range []struct {
 		node, partition, gres, slurm string
 		want                         bool

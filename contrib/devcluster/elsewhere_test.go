@@ -5,33 +5,51 @@
 package devcluster_test
 
 import (
-	"strings"
+	"path/filepath"
 	"testing"
 )
 
-// slurm.conf names the hooks for all nodes. On one with GPUs of its own in gres.conf, in no partition of carma.toml,
-// Slurm's numbers are those of the GPUs: jobs keep them, and CARMA leases none.
-func TestNodeOutsideThePilot(t *testing.T) {
-	c := up(t, "--nodes", "2")
-	c.sh("", "cd "+c.dir+"\nfor i in 0 1 2 3; do mknod dev/own$i c 195 $i; done\n"+
-		"sed -i '/^PartitionName=gpu/s/Nodes=n1,n2/Nodes=n1/; /^NodeName=n2/s/Gres=[^ ]*/Gres=gpu:4/' etc/slurm.conf\n"+
-		"sed -i '/^NodeName=n2/d' etc/gres.conf\necho NodeName=n2 Name=gpu File=$PWD/dev/own[0-3] >>etc/gres.conf")
-	c.restart("slurmctld")
-	c.restart("slurmd")
-	c.eventually(func() string { return c.sh("", "sinfo -h -N -p plain -o '%N %T %G'") }, `(?m)^n2 idle gpu:4`)
-	script := "#SBATCH --gres=gpu:2\necho gpu=$CUDA_VISIBLE_DEVICES job=$SLURM_JOB_GPUS\n" +
-		"srun --mpi=none sh -c 'echo step=$CUDA_VISIBLE_DEVICES'\n"
-	for node, want := range map[string]string{"n2": "gpu=0,1 job=0,1\nstep=0,1\n", "n1": "gpu=GPU-"} {
-		id := c.sbatch(alice, "-p plain -w "+node, script)
-		c.ends(id, "COMPLETED")
-		if text := c.output(id); !strings.HasPrefix(text, want) {
-			t.Errorf("a job on %s printed %q, want %q", node, text, want)
-		}
-		leased := c.sh("", "cat "+c.dir+"/log/hooks."+node+".log")
-		if strings.Contains(leased, "msg=leased") != (node == "n1") {
-			t.Errorf("leases on %s: %s", node, leased)
-		}
-		c.eventually(func() string { return c.sh("", "find "+c.dir+" -path '*/jobs/"+id+".json'") }, "^$")
+// Nodes that a job cannot have have room, those that the job can have are full: slurmctld holds the job
+// (BadConstraints), and the job starts when one of its own nodes has room.
+func TestRoomElsewhere(t *testing.T) {
+	needsServer(t)
+	needsCounts(t)
+	c := up(t, "--nodes", "2", "--time-scale", "20")
+	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"1s"`})
+	c.sh("", "scontrol update NodeName=n1 Features=a; scontrol update NodeName=n2 Features=b")
+	c.sh("", "scontrol create PartitionName=one Nodes=n1 State=UP")
+	c.managed("one", true)
+	c.known("one")
+	var fill []string
+	for range 4 {
+		id := c.sbatch(alice, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA off\nexec sleep 1h\n")
+		c.waiting([]string{id}, "%T %r", "RUNNING None")
+		fill = append(fill, id)
 	}
-	c.noDrain()
+	c.wantCounts("n1", "^carma1:0 ")
+	const script = "#SBATCH --gres=gpu:1\n#CARMA mem=2G\necho on $SLURMD_NODENAME\n"
+	held := map[string]string{}
+	for _, options := range []string{"-w n1", "-C a", "-C a --array=1-2", "-p one", "--prefer=a -C a", "-x n2"} {
+		held[options] = c.sbatch(bob, options, script)
+	}
+	held["a hold of the user"] = c.sbatch(bob, "-H -w n1", script)
+	srun := filepath.Join(c.dir, "jobs", "srun.out")
+	c.background(bob, "exec srun -C a --gres=gpu:1 sh -c 'echo on $SLURMD_NODENAME' >"+srun)
+	for options, id := range held {
+		c.eventually(func() string { return c.job(id, "%T %r") }, "^PENDING (BadConstraints|Constraints|JobHeldUser)")
+		t.Logf("%-20s %s", options, c.job(id, "%T %r %Q"))
+	}
+	c.sh("", "scancel "+fill[0]+" "+fill[1])
+	for options, id := range held {
+		if options == "a hold of the user" {
+			continue
+		}
+		c.eventually(func() string {
+			return c.sh("", "squeue -h -t all -o '%T %N' -j "+id+" | sort -u")
+		}, "^COMPLETED n1$")
+	}
+	c.eventually(func() string { return c.sh("", "cat "+srun) }, "^on n1$")
+	if got := c.job(held["a hold of the user"], "%T %r"); got != "PENDING JobHeldUser" {
+		t.Errorf("held by its user: %s", got)
+	}
 }

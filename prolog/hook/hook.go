@@ -147,7 +147,8 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
 
-// leftAlone does a hook's work for a job with GPUs on a node that is none of CARMA's, and tells whether the node is one.
+// leftAlone does a hook's work for a job with GPUs on a node that is none of CARMA's, and tells whether the node is
+// none.
 func leftAlone(name string, c config.Config, runDir string, h jobenv.Hook, log *slog.Logger) bool {
 	switch {
 	case name == "prolog" && len(h.Slots) > 0 && prolog.Elsewhere(c, h.Node, h.Conf):

@@ -476,7 +476,8 @@ func TestNodeOfOthers(t *testing.T) {
 		t.Errorf("%+v", findings)
 	}
 	f.Node.Elsewhere = true
-	if findings := Diagnose(f); !strings.Contains(findings[len(findings)-1].What, "leave jobs there the GPUs that Slurm gives") {
+	if findings := Diagnose(f); !strings.Contains(findings[len(findings)-1].What,
+		"leave jobs there the GPUs that Slurm gives") {
 		t.Errorf("GPUs of Slurm's own: %+v", findings)
 	}
 	f.Node.Hooks["Prolog"] = Path{Err: os.ErrNotExist}
