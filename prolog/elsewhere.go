@@ -59,7 +59,7 @@ func LeaveAlone(runDir string, h jobenv.Hook) error {
 	if err := Prepare(runDir); err != nil {
 		return err
 	}
-	return writeTaskFile(runDir, h.JobKey, taskFile{Restart: h.Restart, UID: h.UID, Elsewhere: true})
+	return writeTaskFile(runDir, h.JobKey, taskFile{Restart: h.Restart, UID: h.UID, Slots: h.Slots, Elsewhere: true})
 }
 
 // LeftAlone tells whether the Prolog has left the job alone.

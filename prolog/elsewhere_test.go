@@ -5,9 +5,11 @@ package prolog
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 )
 
 // Slots, or a partition of carma.toml, make a node one of CARMA's; of a node that gres.conf or slurm.conf does not tell
@@ -47,5 +49,21 @@ func TestElsewhere(t *testing.T) {
 		if got := Elsewhere(conf, c.node, filepath.Join(dir, "slurm.conf")); got != c.want {
 			t.Errorf("%s with [partition.%s], gres.conf %q: %v", c.node, c.partition, c.gres, got)
 		}
+	}
+}
+
+// A step of a heterogeneous job is told the leader's id, whatever the component.
+func TestComponentLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	h := jobenv.Hook{JobKey: jobenv.JobKey{JobID: 8}, UID: 1000, Slots: []int{0, 1}}
+	if err := LeaveAlone(dir, h); err != nil {
+		t.Fatal(err)
+	}
+	vars := map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "SLURM_HET_SIZE": "2",
+		"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_JOB_ID_HET_GROUP_1": "8", "SLURM_STEP_GPUS": "0,1",
+		"CUDA_VISIBLE_DEVICES": "0,1"}
+	var out strings.Builder
+	if err := Task(&out, dir, func(name string) string { return vars[name] }); err != nil || out.Len() > 0 {
+		t.Errorf("a task of the second component: %q, %v", out.String(), err)
 	}
 }
