@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/slurmconf"
 )
@@ -40,18 +41,31 @@ func Elsewhere(c config.Config, node, slurmConf string) bool {
 // hasOwnGPUs tells whether gres.conf names GPUs of a node, or has slurmd look for them, and no slots.
 func hasOwnGPUs(gresConf slurmconf.File, node string) bool {
 	detect := gresConf.Setting("AutoDetect")
-	var files []string
+	for _, r := range gresConf.Nodes { // NodeName=n1 AutoDetect=nvml
+		if hostlist.Contains(r.Name, node) {
+			detect = cmp.Or(r.Get("AutoDetect"), detect)
+		}
+	}
+	var own, slots bool
 	for _, r := range gresConf.GPUs(node) {
 		detect = cmp.Or(r.Get("AutoDetect"), detect) // the node's own counts
-		files = append(files, r.Files()...)
+		parts, _ := hostlist.Expand(r.Get("MultipleFiles"))
+		switch files := append(r.Files(), parts...); {
+		case slices.ContainsFunc(files, isNVIDIA): // the other files of MIG's GPUs have another major
+			own = true
+		case len(files) > 0:
+			slots = true
+		}
 	}
-	if len(files) == 0 {
+	if !own && !slots {
 		return detect != "" && !strings.EqualFold(detect, "off")
 	}
-	return !slices.ContainsFunc(files, func(file string) bool {
-		var st unix.Stat_t
-		return unix.Stat(file, &st) != nil || unix.Major(st.Rdev) != nvidiaMajor
-	})
+	return own && !slots
+}
+
+func isNVIDIA(file string) bool {
+	var st unix.Stat_t
+	return unix.Stat(file, &st) == nil && unix.Major(st.Rdev) == nvidiaMajor
 }
 
 // LeaveAlone has the tasks of a job keep what Slurm gave them (Elsewhere).

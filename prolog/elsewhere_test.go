@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
@@ -24,6 +26,10 @@ func TestElsewhere(t *testing.T) {
 		{"n1", "gpu", "AutoDetect=nvml\n", partitions, true},
 		{"n1", "gpu", "AutoDetect=nvidia\nName=gpu Type=a100\n", partitions, true},
 		{"n1", "gpu", "NodeName=n1 AutoDetect=nvml Name=gpu\n", partitions, true},
+		{"n1", "gpu", "NodeName=n[1-2] AutoDetect=nvml\n", partitions, true},
+		{"n1", "gpu", "NodeName=n2 AutoDetect=nvml\n", partitions, false},
+		{"n1", "gpu", "AutoDetect=nvml\nNodeName=n1 AutoDetect=off\n", partitions, false},
+		{"n1", "gpu", "AutoDetect=nvml\nName=gpu MultipleFiles=/dev/null,/dev/zero\n", partitions, false},
 		{"n2", "gpu", "AutoDetect=nvml\n", partitions, false},
 		{"n3", "gpu", "AutoDetect=nvml\n", partitions, false},
 		{"n1", "plain", "AutoDetect=nvml\n", partitions, false},
@@ -65,5 +71,26 @@ func TestComponentLeftAlone(t *testing.T) {
 	var out strings.Builder
 	if err := Task(&out, dir, func(name string) string { return vars[name] }); err != nil || out.Len() > 0 {
 		t.Errorf("a task of the second component: %q, %v", out.String(), err)
+	}
+}
+
+// Without AutoDetect the GPUs are named, MIG's by several files each: of these the first alone has NVIDIA's major.
+func TestElsewhereByFiles(t *testing.T) {
+	dir := t.TempDir()
+	device := filepath.Join(dir, "nvidia0")
+	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, 0))); err != nil {
+		t.Skip("needs root:", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "slurm.conf"), []byte("PartitionName=p Nodes=n1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]bool{"File=" + device: true, "MultipleFiles=" + device + ",/dev/null": true,
+		"File=/dev/null,/dev/zero": false, "File=" + device + "\nName=gpu File=/dev/null": false} {
+		if err := os.WriteFile(filepath.Join(dir, "gres.conf"), []byte("Name=gpu "+line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := Elsewhere(config.Default(), "n1", filepath.Join(dir, "slurm.conf")); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
 	}
 }
