@@ -23,6 +23,8 @@ PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
 VALUED = ("-W", "-X")  # options of python with a word behind them
 WRAPPERS = frozenset(("srun", "mpirun", "mpiexec", "env", "exec", "time", "nice", "nohup", "timeout", "numactl",
                       "stdbuf", "ionice", "taskset", "command", "catchsegv", "xvfb-run", "uv", "poetry"))
+RUNNERS = ("uv", "poetry")  # of run alone
+WITH_NAME = ("--with", "--extra", "--group", "--package", "--python", "-p")  # options of theirs with a name behind
 SHELLS = frozenset(("bash", "sh"))
 HIDDEN = re.compile("\ue000(\\d+)\ue001")  # stands for a value that only the job knows
 CONTAINERS = frozenset(("apptainer", "singularity", "docker", "podman", "enroot", "shifter", "ch-run"))
@@ -71,8 +73,11 @@ def typed(words):
             raise Unclear(f"the command runs in a container of {name}: run carma-trace inside that container")
         elif name in WRAPPERS:
             slurm = slurm or name == "srun"
+            if name in RUNNERS and "run" not in words:
+                return None
             at = next((i for i, w in enumerate(words) if i and (
-                starts(w) or os.path.basename(w) in CONTAINERS)), len(words))
+                starts(w) or os.path.basename(w) in CONTAINERS) and not (
+                    name in RUNNERS and words[i - 1] in WITH_NAME)), len(words))
             env.update(w.split("=", 1) for w in words[1:at] if re.match(r"[A-Za-z_]\w*=", w))
             there = re.search(r"(?:^|\s)(?:--chdir[= ]|-D\s*|-C\s+)(\S+)" if name == "env" else
                               r"(?:^|\s)(?:--chdir[= ]|-D\s*)(\S+)", " ".join(words[1:at]))
@@ -173,7 +178,7 @@ class Batch:
 
     def read(self, path, depth=0):
         with open(path, encoding="utf-8", errors="replace") as f:
-            text = f.read(MOST)
+            text = re.sub("[\ue000\ue001]", "?", f.read(MOST))
         if depth == 0:
             self.options(text)
         end, pending, first = None, "", 0
@@ -321,17 +326,31 @@ class Batch:
                 return
 
     def shell(self, words, depth):
-        """Whether a command is bash -c "...", which is followed."""
+        """Whether a command is bash -c "...", which is followed, as a shell of its own."""
+        before = next((i for i, w in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", w)), len(words))
+        words, env = words[before:], dict(w.split("=", 1) for w in words[:before])
         names = [os.path.basename(w) for w in words]
         at = next((i for i, n in enumerate(names) if n in SHELLS or starts(words[i])), len(words))
-        if not (names[at:at + 1] and names[at] in SHELLS and re.fullmatch(r"-\w*c", "".join(words[at + 1:at + 2]))):
+        if not names[at:at + 1] or names[at] not in SHELLS:
             return False
-        if len(words) > at + 2 and depth < DEPTH and names[0] in SHELLS | WRAPPERS | CONTAINERS:
+        c = at + 1
+        while c < len(words) and re.match("[-+]", words[c]) and not re.fullmatch(r"-\w*c", words[c]):
+            c += 2 if re.fullmatch(r"[-+]\w*[oO]", words[c]) else 1  # bash -o pipefail
+        if c == len(words) or not re.fullmatch(r"-\w*c", words[c]):
+            return False
+        if len(words) > c + 1 and depth < DEPTH and names[0] in SHELLS | WRAPPERS | CONTAINERS:
             held = next((n for n in names[:at] if n in CONTAINERS), None)
-            if held and any(starts(w) for w in words[at + 2].split()):
+            if held and any(starts(w) for w in words[c + 1].split()):
                 raise Unclear(f"the command runs in a container of {held}: run carma-trace inside that container")
             known = len(self.found)
-            self.line(words[at + 2], depth + 1)
+            outer = self.cwd, dict(self.env), dict(self.exported), dict(self.unknown), self.python
+            for key, value in env.items():
+                self.set(key, value)
+                self.exported[key] = None
+            try:
+                self.line(words[c + 1], depth + 1)
+            finally:
+                self.cwd, self.env, self.exported, self.unknown, self.python = outer
             for command in self.found[known:] if "srun" in names[:at] else ():
                 command.env = {**SLURM, **command.env}
         return True

@@ -128,9 +128,21 @@ class Commands(unittest.TestCase):
                 ("srun bash -c 'torchrun --node_rank $SLURM_PROCID t.py --x 1'", ["t.py", "--x", "1"]),
                 ("N=8\nbash -lc \"cd sub && python t.py $N\"", ["t.py", "8"]),
                 ("srun --container-mounts ./a.py:/b/a.py --x=a:/b.py python t.py", ["t.py"]),
+                ("srun bash -l -c 'python t.py'", ["t.py"]),
+                ("bash -euo pipefail -c 'python t.py'", ["t.py"]),
+                ("echo \ue0009\ue001\nuv run --with accelerate python t.py \ue0009\ue001", ["t.py", "?9?"]),
                 ("uv run python t.py", ["t.py"])):
             with self.subTest(text):
-                self.assertEqual([c.words() for c in self.batch("#!/bin/sh\n" + text + "\n").found], [words])
+                batch = self.batch("#!/bin/sh\n" + text + "\n")
+                self.assertEqual([(c.words(), c.launcher) for c in batch.found],
+                                 [(words, "torchrun" if "torchrun" in text else "")])
+        batch = self.batch("#!/bin/sh\nexport A=1\nA=2 B=3 srun bash -c 'cd /sub && python t.py $A'\npython u.py $A $B\n")
+        self.assertEqual([c.words() for c in batch.found], [["t.py", "2"], ["u.py", "1"]])
+        self.assertEqual([c.env.get("B") for c in batch.found], ["3", None])
+        self.assertTrue(batch.found[0].cwd.endswith("/sub"))
+        self.assertFalse(batch.found[1].cwd.endswith("/sub"))
+        batch = self.batch("#!/bin/sh\nuv pip install deepspeed\npoetry add accelerate\n")
+        self.assertEqual((batch.found, batch.unclear), ([], []))
         batch = self.batch("#!/bin/sh\nsingularity run x.sif bash -c 'python t.py'\n")
         self.assertEqual(batch.found, [])
         self.assertRegex(batch.unclear[0], "container of singularity")
