@@ -199,14 +199,14 @@ func TestClockSetBack(t *testing.T) {
 
 // A job's name makes no columns of its own.
 func TestNameWithSeparators(t *testing.T) {
-	for separator, want := range map[string]string{"|": "a?b;c|COMPLETED\n", ";": "a|b?c;COMPLETED\n",
-		"": "a|b;cCOMPLETED\n", "::": "a|b;c::COMPLETED\n"} {
+	for separator, want := range map[string]string{"|": "a?b;c?:|COMPLETED\n", ";": "a|b?c?:;COMPLETED\n",
+		"": "a|b;c?:COMPLETED\n", "::": "a|b;c??::COMPLETED\n", "?": "a|b;c_:?COMPLETED\n"} {
 		r, err := New(Options{From: "2020-01-01", Parsable2: true, NoHeader: true, Delimiter: separator,
 			Format: "JobName,State"}, nil, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Read(&manyJobs{last: 1, name: "a|b;c"})
+		r.Read(&manyJobs{last: 1, name: "a|b;c?:"})
 		var out strings.Builder
 		if err := r.Show(t.Context(), &out); err != nil || out.String() != want {
 			t.Errorf("%q: %q, want %q, %v", separator, out.String(), want, err)

@@ -125,6 +125,23 @@ func (r *Report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *
 	return found, err
 }
 
+// apart has another character in place of each separator in a user's text, from there on, and of one that would end
+// with the separator behind the text: the text makes no columns.
+func apart(b []byte, from int, separator string) []byte {
+	if separator == "" || bytes.IndexByte(b[from:], separator[0]) < 0 {
+		return b
+	}
+	with := "?"
+	if strings.Contains(separator, with) {
+		with = "_"
+	}
+	text := strings.ReplaceAll(string(b[from:]), separator, with)
+	for i := strings.Index(text+separator, separator); i < len(text); i = strings.Index(text+separator, separator) {
+		text = text[:i] + with + text[i+1:]
+	}
+	return append(b[:from], text...)
+}
+
 // delimited prints output for programs: raw numbers, a separator, quotes where
 // CSV wants them, and otherwise a question mark for a separator in a text.
 func (r *Report) delimited(ctx context.Context, out io.Writer, separator string, csv, trailing bool) (bool, error) {
@@ -155,9 +172,8 @@ func (r *Report) delimited(ctx context.Context, out io.Writer, separator string,
 			switch {
 			case csv && bytes.ContainsAny(b[from:], ",\"\n\r"):
 				b = append(b[:from], quoteCSV(b[from:])...)
-			case !csv && c.kind == text && separator != "" && bytes.Contains(b[from:], []byte(separator)):
-				// A user's text makes no columns.
-				b = append(b[:from], bytes.ReplaceAll(b[from:], []byte(separator), []byte{'?'})...)
+			case !csv && c.kind == text:
+				b = apart(b, from, separator)
 			}
 			b = append(b, separator...)
 		}
