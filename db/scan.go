@@ -138,8 +138,17 @@ func firstJob(list []Attempt) int {
 	if n := slices.IndexFunc(list, func(a Attempt) bool { return a.UID != list[0].UID }); n > 0 {
 		list = list[:n]
 	}
-	if len(list) == 1 {
-		return 1
+	last, earliest := list[0].Start, list[0].End
+	for i := range list {
+		if list[i].Start.After(last) {
+			last = list[i].Start
+		}
+		if list[i].End.Before(earliest) {
+			earliest = list[i].End
+		}
+	}
+	if !last.After(earliest.AddDate(0, 0, 1)) { // of nearly all jobs: without a copy
+		return len(list)
 	}
 	byStart := slices.SortedStableFunc(slices.Values(list), func(a, b Attempt) int { return a.Start.Compare(b.Start) })
 	n, end := 1, byStart[0].End
