@@ -166,7 +166,8 @@ func (d *DB) Put(ctx context.Context, a Attempt) error {
 }
 
 // PutIfNone writes a record unless the same job, restart and node have a record. An earlier job may have had the id:
-// of another user, or ended a day before the attempt began; by less, the machine's clock may have jumped.
+// of another user, or ended a day before the attempt began; by less, the machine's clock may have jumped. A
+// later job may have the id, too.
 func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		list, err := attempts(ctx, tx, "WHERE job_id=? AND restart=? AND node=?", a.JobID, a.Restart, a.Node)
@@ -174,7 +175,8 @@ func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
 			return err
 		}
 		for _, there := range list {
-			if there.UID == a.UID && !there.End.Before(a.Start.AddDate(0, 0, -1)) {
+			if there.UID == a.UID && !there.End.Before(a.Start.AddDate(0, 0, -1)) &&
+				!there.Start.After(a.End.AddDate(0, 0, 1)) {
 				return nil
 			}
 		}

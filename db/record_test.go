@@ -92,6 +92,12 @@ func TestRecordsOfAnIDGivenAgain(t *testing.T) {
 	put(1000, 0, 200, "c?")
 	put(1000, 0, 200, "c")
 	put(1000, 1, 0, "a") // from the spool
+	lost := attempt(5, 0)
+	lost.UID, lost.Name = 1000, "e" // an attempt without an Epilog, found late
+	lost.Start, lost.End = lost.Start.AddDate(1, 0, 0), lost.End.AddDate(1, 0, 0)
+	if err := d.PutIfNone(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
 	if list, err := d.SetEnd(t.Context(), End{JobID: 5, UID: 1000, Node: "n1", State: "COMPLETED",
 		Name: "d"}); err != nil || len(list) != 1 {
 		t.Errorf("%d records completed, %v", len(list), err)
@@ -104,7 +110,7 @@ func TestRecordsOfAnIDGivenAgain(t *testing.T) {
 		got += "| "
 		return nil
 	})
-	if want := "1000a0 1000a1 | 1000d0 | 1001b0 | "; err != nil || got != want {
+	if want := "1000e0 | 1000a0 1000a1 | 1000d0 | 1001b0 | "; err != nil || got != want {
 		t.Errorf("%s, want %s; %v", got, want, err)
 	}
 }
