@@ -87,7 +87,7 @@ func processes(j Job, text []byte, line string, l launcher) string {
 	return fmt.Sprintf("one process on each of %d %s", gpus, plural(gpus))
 }
 
-// told is the number of processes as a line tells it, and whether it is that of all nodes; empty: it does not.
+// told is the number of processes by a line, and whether the number is of all nodes together; empty: no word of any.
 func (l launcher) told(line string) (value string, all bool) {
 	if value = option(line, l.ofNode); value == "" {
 		value = option(line, l.ofAll)

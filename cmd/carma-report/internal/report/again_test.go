@@ -57,8 +57,8 @@ func TestPageOfAnIDGivenAgain(t *testing.T) {
 	}
 }
 
-// Nor is a job one with an earlier job of the same user: on another node, or with an attempt that the earlier one had
-// beyond its own. One that went on after weeks in the queue, on several nodes, is one job.
+// An earlier job of the same user is another job: on another node, or with an attempt beyond those of the later job. A
+// job on several nodes that went on after weeks in the queue stays a single job.
 func TestIDGivenAgainToTheSameUser(t *testing.T) {
 	for name, c := range map[string]struct {
 		attempts []db.Attempt

@@ -214,7 +214,7 @@ func TestNameWithSeparators(t *testing.T) {
 	}
 }
 
-// Energy that is not known of one node is not nothing: nor is that of the job known.
+// Where the energy of a node is unknown, so is the energy of the job.
 func TestEnergyOfSeveralNodes(t *testing.T) {
 	part := func(node string, joules, leaseS float64) db.Attempt {
 		f := figure.NoFigures()
