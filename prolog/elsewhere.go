@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/gres/confine"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobenv"
@@ -27,6 +28,7 @@ const nvidiaMajor = 195
 // there, and Slurm may keep jobs to them: CARMA has nothing to choose. gres.conf is read first, for slots end the
 // question, and slurm.conf may have thousands of nodes.
 func Elsewhere(c config.Config, node, slurmConf string) bool {
+	slurmConf = confine.ForNode(c, node, slurmConf).SlurmConf
 	gresConf, err := slurmconf.Read(filepath.Join(filepath.Dir(slurmConf), "gres.conf"))
 	if err != nil || !hasOwnGPUs(gresConf, node) {
 		return false

@@ -55,6 +55,10 @@ func TestElsewhere(t *testing.T) {
 		if got := Elsewhere(conf, c.node, filepath.Join(dir, "slurm.conf")); got != c.want {
 			t.Errorf("%s with [partition.%s], gres.conf %q: %v", c.node, c.partition, c.gres, got)
 		}
+		conf.Slurm.Conf = filepath.Join(dir, "slurm.conf")
+		if got := Elsewhere(conf, c.node, ""); got != c.want {
+			t.Errorf("%s with [partition.%s], gres.conf %q, slurm.conf of carma.toml: %v", c.node, c.partition, c.gres, got)
+		}
 	}
 }
 
