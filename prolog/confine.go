@@ -191,11 +191,10 @@ func (t taskFile) names(uuids []string) string {
 // would then take the first GPU open to the program, and enroot's hook would bring in
 // all, as most images ask for all. A component of a heterogeneous job finds the
 // leader's variables.
-func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
-	_, err := awaitTaskFile(w, runDir, job)
-	if component || get("CUDA_VISIBLE_DEVICES") == "" {
-		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\nexport NVIDIA_VISIBLE_DEVICES=void\n")
-		err = errors.Join(err, errPrint)
+func without(w io.Writer, component bool, get jobenv.Getenv) error {
+	if !component && get("CUDA_VISIBLE_DEVICES") != "" {
+		return nil
 	}
+	_, err := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\nexport NVIDIA_VISIBLE_DEVICES=void\n")
 	return err
 }

@@ -86,16 +86,16 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 		return errors.Join(err, taskFile{}.print(w, nil))
 	}
 	job, known := jobOfStep(runDir, uint32(id), get)
-	// A direct srun has only the second. A component without GPUs has the leader's first.
-	if get("SLURM_STEP_GPUS") == "" && !unbound(get) && (get("SLURM_JOB_GPUS") == "" || !known) {
-		return without(w, runDir, job, !known, get)
-	}
 	t, err := awaitTaskFile(w, runDir, job)
 	if t.isForeign(get) {
 		t = taskFile{}
 	}
 	if t.Elsewhere {
 		return err
+	}
+	// A direct srun has only the second. A component without GPUs has the leader's first.
+	if get("SLURM_STEP_GPUS") == "" && !unbound(get) && (get("SLURM_JOB_GPUS") == "" || !known) {
+		return errors.Join(err, without(w, !known, get))
 	}
 	uuids, visibleErr := t.visible(known, get)
 	return errors.Join(err, visibleErr, t.print(w, uuids), t.printNumbers(w, known, get))

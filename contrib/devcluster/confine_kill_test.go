@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,9 +18,12 @@ import (
 )
 
 // looker opens every device node as long as it runs, whatever its variables say, and prints
-// a line when it finds others open than before. First it prints what it was leased. slurmstepd may add to stderr.
+// a line when it finds others open than before. First it prints what it was leased.
 const looker = "export CUDA_VISIBLE_DEVICES=0,1,2,3\necho \"leased $CARMA_GPU_UUIDS\"\n" +
 	"while [ ! -e go ]; do simgpu devices $SIMGPU_DEV; sleep 0.5; done | uniq\n"
+
+// ofSlurmstepd is what slurmstepd adds to a job's output: that its socket had been removed, by another slurmstepd.
+var ofSlurmstepd = regexp.MustCompile(`(?m)^slurmstepd-\w+: error: Unable to unlink domain socket .*\n`)
 
 // starts runs jobs beside 20 lookers until all have ended or time is up, and disturbs
 // meanwhile. Then it requires that each opened what it was leased, and nothing else.
@@ -41,7 +45,7 @@ func (c *cluster) starts(jobs int, disturb func()) (unleased int) {
 		if i < looking { // alice's, on one GPU: what a GPU takes of them leaves others for the jobs
 			head, who = gpu, alice
 		}
-		lookers = append(lookers, c.sbatch(who, fmt.Sprintf("--no-requeue -e /dev/null -o looker.%d.out", i), head+looker))
+		lookers = append(lookers, c.sbatch(who, fmt.Sprintf("--no-requeue -o looker.%d.out", i), head+looker))
 	}
 	c.eventually(func() string { return c.sh("", "cat looker.*.out | grep -c leased || true") }, "^20$")
 	look := "echo \"$SLURM_RESTART_COUNT|$CARMA_GPU_UUIDS|$(CUDA_VISIBLE_DEVICES=0,1,2,3 simgpu devices $SIMGPU_DEV)\"\n"
@@ -76,6 +80,7 @@ func (c *cluster) starts(jobs int, disturb func()) (unleased int) {
 	}
 	for i := range lookers {
 		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", fmt.Sprintf("looker.%d.out", i)))
+		text = ofSlurmstepd.ReplaceAll(text, nil)
 		leased, found, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 		if want := opened(strings.TrimPrefix(leased, "leased ")); found != want || want == "" ||
 			(want == "none") != (i >= looking) {

@@ -21,6 +21,11 @@ func TestNodeOutsideThePilot(t *testing.T) {
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -p plain -o '%N %T %G'") }, `(?m)^n2 idle gpu:4`)
 	script := "#SBATCH --gres=gpu:2\necho gpu=$CUDA_VISIBLE_DEVICES job=$SLURM_JOB_GPUS\n" +
 		"srun --mpi=none sh -c 'echo step=$CUDA_VISIBLE_DEVICES'\n"
+	none := c.sbatch(alice, "-p plain -w n2", "echo all=${CUDA_VISIBLE_DEVICES-unset}\n")
+	c.ends(none, "COMPLETED")
+	if text := c.output(none); text != "all=unset\n" {
+		t.Errorf("a job without GPUs printed %q", text)
+	}
 	for node, want := range map[string]string{"n2": "gpu=0,1 job=0,1\nstep=0,1\n", "n1": "gpu=GPU-"} {
 		id := c.sbatch(alice, "-p plain -w "+node, script)
 		c.ends(id, "COMPLETED")

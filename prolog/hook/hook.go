@@ -147,11 +147,11 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
 
-// leftAlone does a hook's work for a job with GPUs on a node that is none of CARMA's, and tells whether the node is
+// leftAlone does a hook's work for a job on a node that is none of CARMA's, and tells whether the node is
 // none.
 func leftAlone(name string, c config.Config, runDir string, h jobenv.Hook, log *slog.Logger) bool {
 	switch {
-	case name == "prolog" && len(h.Slots) > 0 && prolog.Elsewhere(c, h.Node, h.Conf):
+	case name == "prolog" && prolog.Elsewhere(c, h.Node, h.Conf):
 		if err := prolog.LeaveAlone(runDir, h); err != nil {
 			log.Error("the job starts without a visible GPU", "job", h.JobKey, "error", err)
 		}

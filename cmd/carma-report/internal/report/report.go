@@ -38,14 +38,19 @@ func (o *Options) plain() bool { return o.Parsable || o.Parsable2 || o.CSV }
 
 // fit tells whether a view has the form that the options ask for: a program that asks for CSV or JSON reads no table.
 func (o *Options) fit(view string) error {
-	for name, asked := range map[string]bool{"csv": o.CSV, "parsable": o.Parsable, "parsable2": o.Parsable2,
-		"json": o.JSON && view == History, "html": o.HTML && view == History, "svg": o.SVG && view == History} {
+	for _, form := range []struct {
+		name  string
+		asked bool
+	}{
+		{"csv", o.CSV}, {"parsable", o.Parsable}, {"parsable2", o.Parsable2}, {"json", o.JSON && view == History},
+		{"html", o.HTML && view == History}, {"svg", o.SVG && view == History},
+	} {
 		switch {
-		case !asked || view == "":
+		case !form.asked || view == "":
 		case view == History:
-			return fmt.Errorf("history has no --%s: it is a table for people", name)
+			return fmt.Errorf("history has no --%s: it is a table for people", form.name)
 		default:
-			return fmt.Errorf("%s has no --%s: programs read --json", view, name)
+			return fmt.Errorf("%s has no --%s: programs read --json", view, form.name)
 		}
 	}
 	return nil
