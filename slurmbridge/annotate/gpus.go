@@ -3,6 +3,7 @@
 package annotate
 
 import (
+	"errors"
 	"fmt"
 
 	"carma/slurmbridge/tres"
@@ -18,6 +19,9 @@ func (l *lists) unclear(gresPrefix string) error {
 	}
 	return nil
 }
+
+// ErrNodeHasFewer begins the refusal of a job that can get more GPUs on a node than the node has.
+var ErrNodeHasFewer = errors.New("the job can get")
 
 // gpusPerNode returns the most GPUs that job can get on one node, 0 if it asks
 // for none. A node's gres/gpu counts slots, several to a GPU, so slurmctld
@@ -48,7 +52,7 @@ func gpusPerNode(job Job, asked lists, have int) (int, error) {
 			"ask for at most %d per node with --gpus-per-node and --nodes")
 	}
 	if most > int64(have) {
-		return 0, fmt.Errorf("the job can get %d GPUs on one node, but a node has %d; "+hint, most, have, have)
+		return 0, fmt.Errorf("%w %d GPUs on one node, but a node has %d; "+hint, ErrNodeHasFewer, most, have, have)
 	}
 	return int(most), nil
 }

@@ -106,8 +106,8 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 	}
 	if s.Refused == nil {
 		annotation, err := s.Site.Annotate(job)
-		if err != nil && s.Site.Path == "" {
-			annotation, err = s.larger(job, err)
+		if s.Site.Path == "" && errors.Is(err, annotate.ErrNodeHasFewer) {
+			annotation, err = s.larger(job)
 		}
 		s.Annotation = annotation
 		if err != nil {
@@ -125,23 +125,21 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 	return s, d, bad
 }
 
-// larger annotates a job that the example refuses for example nodes of more GPUs, as other sites have; err stays
-// where those refuse, too.
-func (s *Submission) larger(job annotate.Job, err error) (annotate.Annotation, error) {
+// larger annotates a job that wants more GPUs of a node than the example has for example nodes of more GPUs, as other
+// sites have.
+func (s *Submission) larger(job annotate.Job) (a annotate.Annotation, err error) {
 	for _, gpus := range []int{8, 16} {
-		where := s.Site.Site
-		where.Partitions = maps.Clone(where.Partitions)
-		for name, part := range where.Partitions {
+		s.Site.Partitions = maps.Clone(s.Site.Partitions)
+		for name, part := range s.Site.Partitions {
 			part.GPUsPerNode = gpus
-			where.Partitions[name] = part
+			s.Site.Partitions[name] = part
 		}
-		if annotation, refused := where.Annotate(job); refused == nil {
-			s.Site.Site = where
-			_, s.Part, s.managed = where.Partition(s.Partition)
-			return annotation, nil
+		_, s.Part, s.managed = s.Site.Partition(s.Partition)
+		if a, err = s.Site.Annotate(job); !errors.Is(err, annotate.ErrNodeHasFewer) {
+			break
 		}
 	}
-	return annotate.Annotation{}, err
+	return a, err
 }
 
 // readBeside reads a file that a script names: from the directory that sbatch would be

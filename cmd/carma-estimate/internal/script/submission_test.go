@@ -57,7 +57,9 @@ func TestJudge(t *testing.T) {
 		"#SBATCH --carma": {"#SBATCH -G1 --carma=off\n", Ask{CarmaEnv: "mem=7G"}, "example", 1, "--carma says off"},
 		"eight GPUs":      {"#SBATCH -N2 --gpus-per-node=8\n#CARMA mem=7G\n", Ask{}, "example", 8, ""},
 		"too many GPUs": {"#SBATCH --gres=gpu:32\n", Ask{}, "example", 0,
-			"carma: partition example: the job can get 32 GPUs on one node, but a node has 4"},
+			"carma: partition example: the job can get 32 GPUs on one node, but a node has 16"},
+		"eight GPUs, a wrong key": {"#SBATCH --gres=gpu:8\n#CARMA mem=banana\n", Ask{}, "example", 0,
+			"carma: line 3: mem=banana"},
 		"a wrong option": {"#SBATCH -G1\n", Ask{Carma: "x"}, "example", 0, "carma: --carma: x: unknown key"},
 		"a wrong key":    {"#SBATCH -G1\n#CARMA mem=banana\n", Ask{}, "example", 0, "carma: line 3: mem=banana"},
 	} {
