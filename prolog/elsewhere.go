@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -82,6 +83,18 @@ func LeaveAlone(runDir string, h jobenv.Hook) error {
 func LeftAlone(runDir string, h jobenv.Hook) bool {
 	t, err := readTaskFile(runDir, h.JobID)
 	return err == nil && t.Elsewhere && t.UID == h.UID
+}
+
+// Unheard tells whether no Prolog has left word for a task: its job was running before slurm.conf named the hooks, slurmd
+// has skipped the Prolog, or the run directory cannot be written. On a node that is none of CARMA's such a task keeps
+// what Slurm gave it.
+func Unheard(runDir string, get jobenv.Getenv) bool {
+	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
+	if err != nil {
+		return false
+	}
+	_, err = os.Lstat(taskPath(runDir, uint32(id)))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // ForgetTask removes what the Prolog left for the job's tasks.

@@ -257,7 +257,11 @@ func TaskProlog(_ context.Context, path string) error {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 		c = config.Default()
 	}
-	runDir := c.RunDir(os.Getenv("SLURMD_NODENAME"))
+	node := os.Getenv("SLURMD_NODENAME")
+	runDir := c.RunDir(node)
+	if prolog.Unheard(runDir, os.Getenv) && prolog.Elsewhere(c, node, os.Getenv("SLURM_CONF")) {
+		return nil
+	}
 	if err := prolog.Task(os.Stdout, runDir, os.Getenv); err != nil {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 	} else if err := prolog.Variables(os.Stdout, runDir, os.LookupEnv); err != nil {
