@@ -5,6 +5,7 @@ package db
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,6 +33,9 @@ func (p *Publisher) copy(ctx context.Context, name string) (cpu time.Duration, b
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, err
 	}
+	if err := p.room(path); err != nil {
+		return 0, 0, err
+	}
 	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return 0, 0, err
@@ -51,6 +55,30 @@ func (p *Publisher) copy(ctx context.Context, name string) (cpu time.Duration, b
 		return 0, bytes, err
 	}
 	return 0, bytes, p.replace(path, func() error { return os.Rename(temp, path) })
+}
+
+// spareMiB stays free of a file system with copies, or a twentieth of a small one.
+const spareMiB = 256
+
+// room is an error where a new copy would take the last of the file system: others who write there would fail each time
+// that the copy is tried.
+func (p *Publisher) room(path string) error {
+	old, err := os.Stat(path)
+	if err != nil {
+		old, err = os.Stat(p.Path)
+	}
+	var st unix.Statfs_t
+	if err == nil {
+		err = unix.Statfs(filepath.Dir(path), &st)
+	}
+	if err != nil {
+		return fmt.Errorf("look for room for a copy: %w", err)
+	}
+	free, spare := int64(st.Bavail)*st.Bsize, min(int64(st.Blocks)*st.Bsize/20, spareMiB<<20)
+	if need := old.Size() + old.Size()/4 + spare; free < need {
+		return fmt.Errorf("%d MiB are free, and a copy wants %d: %w", free>>20, need>>20, unix.ENOSPC)
+	}
+	return nil
 }
 
 // processTime is the time on all cores that this process has used.

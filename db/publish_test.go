@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // published is a database with records of three users, and its publisher.
@@ -364,4 +366,29 @@ func TestOutdated(t *testing.T) {
 	}
 	p.publish(Readers{})
 	p.expect(allView, 1, 2, 3, 4, 9)
+}
+
+// A copy for which there is no room is not begun: whoever else writes to the file system would meet a full disk.
+func TestCopyWithoutRoom(t *testing.T) {
+	p := newPublished(t)
+	p.publish(Readers{})
+	all := filepath.Join(p.dir(), "all.db")
+	before, err := os.Stat(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(all, 1<<42); err != nil { // with holes
+		t.Fatal(err)
+	}
+	p.put(9, 1000)
+	_, _, err = p.copy(t.Context(), "all.db")
+	if after, statErr := os.Stat(all); !errors.Is(err, unix.ENOSPC) || statErr != nil || after.Size() != 1<<42 {
+		t.Errorf("%v; the copy before is %v, %v", err, after, statErr)
+	}
+	if err := os.Truncate(all, before.Size()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.copy(t.Context(), "all.db"); err != nil {
+		t.Error(err)
+	}
 }
