@@ -119,6 +119,16 @@ func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sam
 	})
 }
 
+// NewestSample is when the newest sample begins; zero: there is none.
+func (d *DB) NewestSample(ctx context.Context) (at time.Time, err error) {
+	var s sql.NullInt64
+	if err = d.sql.QueryRowContext(ctx, "SELECT max((SELECT max(at) FROM sample s WHERE s.uuid = gpu.uuid)) "+
+		"FROM gpu").Scan(&s); err == nil && s.Valid {
+		at = time.Unix(s.Int64, 0)
+	}
+	return at, d.of(err)
+}
+
 // JobSamples returns the memory of jobs on a GPU in a time, by beginning and job.
 func (d *DB) JobSamples(ctx context.Context, uuid string, from, to time.Time) ([]JobSample, error) {
 	found, err := d.sql.QueryContext(ctx, `SELECT uuid, at, job_id, restart, uid, length, used_mib FROM job_sample

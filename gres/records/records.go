@@ -125,11 +125,19 @@ func (r *Records) Tidy(ctx context.Context) error {
 	if err := r.open(); err != nil {
 		return err
 	}
+	// A clock far ahead, as at a boot before NTP has set the clock, costs no samples: the agent tidies at its start.
+	newest, err := r.db.NewestSample(ctx)
+	if err != nil {
+		return err
+	}
 	now := time.Now()
+	if most := newest.AddDate(0, 0, 1); !newest.IsZero() && most.Before(now) {
+		now = most
+	}
 	if err := r.db.Thin(ctx, now); err != nil {
 		return err
 	}
-	_, err := Prune(ctx, r.db, r.Keep, now)
+	_, err = Prune(ctx, r.db, r.Keep, now)
 	return err
 }
 

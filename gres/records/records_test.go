@@ -12,6 +12,7 @@ import (
 	"carma/db/figure"
 	"carma/gres/export"
 	"carma/gres/status"
+	"carma/slurmbridge/config"
 )
 
 // What ends on the node is counted, once, with what its record says.
@@ -42,6 +43,26 @@ func TestEndedIsCounted(t *testing.T) {
 		`carma_estimates_total{node="n1",method="user"} 1`, `carma_estimate_over_ratio_total{node="n1",method="user"} 0.5`} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
+// An agent that starts before the clock is right, a year ahead, keeps the samples of before.
+func TestTidyWithAClockAhead(t *testing.T) {
+	r := &Records{Path: filepath.Join(t.TempDir(), "carma.db"), Keep: config.Default().Accounting}
+	for _, age := range []time.Duration{370 * 24 * time.Hour, time.Minute} { // of the newest sample, by the clock
+		newest := time.Now().Add(-age).Truncate(time.Second)
+		samples := []db.Sample{{UUID: "GPU-a", At: newest.AddDate(0, 0, -80), Length: time.Minute},
+			{UUID: "GPU-a", At: newest, Length: time.Minute}}
+		if err := r.AddSamples(t.Context(), samples, []db.Meter{{UUID: "GPU-a"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Tidy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := r.db.Series(t.Context(), "GPU-a", newest.AddDate(0, 0, -81), newest.AddDate(0, 0, -1))
+		if err != nil || len(kept) == 0 {
+			t.Errorf("newest sample %s old: of 80 days before there are %v, %v", age, kept, err)
 		}
 	}
 }
