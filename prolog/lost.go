@@ -4,10 +4,12 @@ package prolog
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"carma/db"
 	"carma/gres/lease"
+	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -32,7 +34,7 @@ func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, rec
 		if err := records.PutLost(ctx, n.Lost(held)); err != nil {
 			n.Log.Error("write record", "job", held.JobKey, "error", err)
 		}
-		err = ledger.Release(ctx, held.JobKey)
+		err = errors.Join(ledger.Release(ctx, held.JobKey), output.Drop(n.RunDir, held.JobKey))
 	}
 	if err != nil {
 		n.Log.Error("end the lease of an earlier attempt", "job", h.JobKey, "error", err)

@@ -5,6 +5,7 @@ package prolog
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"carma/db"
@@ -24,8 +25,15 @@ func TestEndEarlier(t *testing.T) {
 	}
 	again := hook(7)
 	again.Restart = 1
+	output := filepath.Join(w.RunDir, "jobs", "7.0.stderr")
+	if err := os.WriteFile(output, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	w.ForgetEarlier(again)
 	w.EndEarlier(t.Context(), again, w.book, w.records)
+	if _, err := os.Stat(output); err == nil {
+		t.Error("a later job of the id would be judged by what the earlier attempt wrote")
+	}
 	if _, err := os.Stat(taskPath(w.RunDir, 7)); err == nil {
 		t.Error("tasks of the next attempt would read what the earlier one left")
 	}

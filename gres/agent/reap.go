@@ -13,6 +13,7 @@ import (
 
 	"carma/gres/confine"
 	"carma/gres/lease"
+	"carma/gres/output"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
@@ -119,6 +120,11 @@ func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) (ended bool, err
 			a.Log.Error("write record", "job", key, "error", err)
 		}
 	}
-	err = a.Ledger.Release(ctx, key)
-	return err == nil, err
+	if err := a.Ledger.Release(ctx, key); err != nil {
+		return false, err
+	}
+	if err := output.Drop(a.RunDir, key); err != nil { // else a later job of the id is judged by what this one wrote
+		a.Log.Warn("clean up", "job", key, "error", err)
+	}
+	return true, nil
 }
