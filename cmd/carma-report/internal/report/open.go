@@ -29,11 +29,15 @@ func (r *Report) Databases(bases []*db.DB) error {
 // Read reads a source without samples of GPUs in place of databases.
 func (r *Report) Read(src source.Source) { r.sources = []source.Source{src} }
 
+// learnFor is how far back slurmdbd is asked for jobs to learn from. Every ten minutes (carma-history.timer) slurmdbd
+// lists all jobs of the cluster in this time, CARMA's or not, and carma-report keeps the list in memory, twice.
+const learnFor = 90 * 24 * time.Hour
+
 // Filter says which records the report is of.
 func (r *Report) Filter() db.Filter {
 	f := r.sel.Filter
 	if r.View == History {
-		f.From, f.To = time.Time{}, time.Time{}
+		f.From, f.To = r.style.time.Now.Add(-learnFor), time.Time{}
 	}
 	return f
 }
