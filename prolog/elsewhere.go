@@ -85,9 +85,8 @@ func LeftAlone(runDir string, h jobenv.Hook) bool {
 	return err == nil && t.Elsewhere && t.UID == h.UID
 }
 
-// Unheard tells whether no Prolog has left word for a task: its job was running before slurm.conf named the hooks, slurmd
-// has skipped the Prolog, or the run directory cannot be written. On a node that is none of CARMA's such a task keeps
-// what Slurm gave it.
+// Unheard tells whether no Prolog has left word for a task: the job was running before slurm.conf named the hooks,
+// slurmd has skipped the Prolog, or the run directory cannot be written. Elsewhere the task keeps what Slurm gave.
 func Unheard(runDir string, get jobenv.Getenv) bool {
 	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
 	if err != nil {

@@ -38,5 +38,14 @@ func TestNodeOutsideThePilot(t *testing.T) {
 		}
 		c.eventually(func() string { return c.sh("", "find "+c.dir+" -path '*/jobs/"+id+".json'") }, "^$")
 	}
-	c.noDrain()
+	// As of a job that was running before slurm.conf named the hooks.
+	id := c.sbatch(alice, "-p plain -w n2 --gres=gpu:1", "echo began\nuntil [ -e go ]; do sleep 0.1; done\n"+
+		"srun --mpi=none sh -c 'echo step=$CUDA_VISIBLE_DEVICES'\n")
+	c.eventually(func() string { return c.sh("", "cat "+c.dir+"/jobs/slurm-"+id+".out || true") }, "began")
+	c.sh("", "rm $(find "+c.dir+" -path '*/jobs/"+id+".json'); touch "+c.dir+"/jobs/go")
+	c.ends(id, "COMPLETED")
+	if text := c.output(id); text != "began\nstep=0\n" {
+		t.Errorf("a job without its Prolog's word printed %q", text)
+	}
+	c.nothingLeft()
 }
