@@ -21,9 +21,6 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// nvidiaMajor is the character major of NVIDIA's devices.
-const nvidiaMajor = 195
-
 // Elsewhere tells whether a node is none of CARMA's, though slurm.conf names the hooks for all nodes: no partition of
 // carma.toml has the node, and gres.conf gives the node the GPUs themselves. Slurm's numbers are those of the GPUs
 // there, and Slurm may keep jobs to them: CARMA has nothing to choose. gres.conf is read first, for slots end the
@@ -68,7 +65,7 @@ func hasOwnGPUs(gresConf slurmconf.File, node string) bool {
 
 func isNVIDIA(file string) bool {
 	var st unix.Stat_t
-	return unix.Stat(file, &st) == nil && unix.Major(st.Rdev) == nvidiaMajor
+	return unix.Stat(file, &st) == nil && unix.Major(st.Rdev) == confine.NVIDIAMajor
 }
 
 // LeaveAlone has the tasks of a job keep what Slurm gave them (Elsewhere).

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/gres/confine"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
@@ -82,7 +83,7 @@ func TestComponentLeftAlone(t *testing.T) {
 func TestElsewhereByFiles(t *testing.T) {
 	dir := t.TempDir()
 	device := filepath.Join(dir, "nvidia0")
-	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, 0))); err != nil {
+	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(confine.NVIDIAMajor, 0))); err != nil {
 		t.Skip("needs root:", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "slurm.conf"), []byte("PartitionName=p Nodes=n1\n"), 0o600); err != nil {

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -270,7 +272,21 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 			s.Leases = append(s.Leases, gres.Lease{Job: jobenv.JobKey{JobID: id}, UUID: uuid, Age: age})
 		}
 	}
+	output := func(job string) string { return filepath.Join(a.RunDir, "jobs", job+".0.stderr") }
+	if err := os.MkdirAll(filepath.Dir(output("54")), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range []string{"51", "54"} {
+		if err := os.WriteFile(output(job), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	a.reap(t.Context(), nil, s)
+	for job, kept := range map[string]bool{"51": true, "54": false} { // a later job of the id is judged by its own
+		if _, err := os.Stat(output(job)); (err == nil) != kept {
+			t.Errorf("where job %s wrote its errors: %v", job, err)
+		}
+	}
 	slices.Sort(l.released)
 	want := []uint32{52, 53, 54, 56, 58, 60}
 	if !slices.Equal(l.released, want) {

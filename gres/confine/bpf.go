@@ -122,7 +122,7 @@ func program(m bpfMap, level int32) []byte {
 	)
 	return bytes.Join([][]byte{
 		instruction(load32, 2, 1, 4, 0),
-		instruction(jumpNot, 2, 0, 15, nvidiaMajor), // to open
+		instruction(jumpNot, 2, 0, 15, NVIDIAMajor), // to open
 		instruction(load32, 7, 1, 8, 0),
 		instruction(jumpAbove, 7, 0, 13, most), // to open: nvidiactl and the like
 		instruction(movImm, 1, 0, 0, level),

@@ -19,11 +19,11 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// nvidiaMajor is the character major of NVIDIA's devices. GPUs have the minors below
+// NVIDIAMajor is the character major of NVIDIA's devices. GPUs have the minors below
 // most, which is also the most GPUs in carma.toml; nvidiactl is 255, nvidia-modeset 254;
 // nvidia-uvm and nvidia-caps have majors of their own. These devices stay open.
 const (
-	nvidiaMajor = 195
+	NVIDIAMajor = 195
 	most        = 64
 )
 

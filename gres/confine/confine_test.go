@@ -63,7 +63,7 @@ func nodes(t *testing.T, n int) (dir, list string) {
 	var paths []string
 	for i := range n {
 		path := filepath.Join(dir, fmt.Sprint("nvidia", i))
-		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(nvidiaMajor, uint32(i)))); err != nil {
+		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(NVIDIAMajor, uint32(i)))); err != nil {
 			t.Skipf("no device node can be made here: %v", err)
 		}
 		os.Chmod(path, 0o666)

@@ -170,7 +170,7 @@ func (g *v1) open(home string, job Job, minors []int) error {
 // ended tells whether an error means that the cgroup has gone.
 func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) }
 
-func device(minor int) string { return fmt.Sprintf("c %d:%d rwm", nvidiaMajor, minor) }
+func device(minor int) string { return fmt.Sprintf("c %d:%d rwm", NVIDIAMajor, minor) }
 
 // allowBelow goes from above to below: a cgroup made meanwhile has the devices of the
 // cgroup above.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/gres/confine"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
@@ -189,9 +190,6 @@ func (d *diagnosis) nodeRecord() slurmconf.Record {
 	return slurmconf.Record{}
 }
 
-// nvidiaMajor is the character major of NVIDIA's devices.
-const nvidiaMajor = 195
-
 func (d *diagnosis) slots() {
 	n := d.Node
 	d.part("gres.conf", fmt.Sprintf("names %d slots", len(n.Slots)), func(say func(Level, string, string)) {
@@ -212,7 +210,7 @@ func (d *diagnosis) slots() {
 			case s.Err != nil:
 				say(Fail, "slot "+s.Err.Error(), "systemd-tmpfiles --create carma.conf carma-slots.conf")
 				return
-			case s.Major == nvidiaMajor && n.Constrained:
+			case s.Major == confine.NVIDIAMajor && n.Constrained:
 				say(Fail, s.Path+" is a real GPU: ConstrainDevices keeps jobs from the GPUs that CARMA gives them",
 					"name the slots of /dev/carma in gres.conf")
 				return

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"carma/db"
 	"carma/db/figure"
@@ -44,5 +45,17 @@ func TestHistoryOfRunsThatDiffer(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), " 9450 ") { // 9000 and 5 %
 		t.Errorf("the largest is not booked:\n%s", &out)
+	}
+}
+
+// slurmdbd is asked for the jobs of a while, whatever times are asked for: the timer asks again and again.
+func TestHistoryAsksForAWhile(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	r, err := New(Options{From: "2020-01-01", To: "2020-02-01"}, []string{History}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := r.Filter(); !f.From.Equal(now.AddDate(0, 0, -90)) || !f.To.IsZero() {
+		t.Errorf("from %s to %s", f.From, f.To)
 	}
 }
