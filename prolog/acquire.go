@@ -35,7 +35,7 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 	}
 	var last choose.Decision
 	yields := l.yields()
-	place := l.node.takePlace(l.JobID, !yields)
+	place := l.node.takePlace(l.JobID, len(l.Slots), !yields)
 	defer place.leave()
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		closeStale(readings, l.node.Config)
@@ -74,10 +74,12 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 			return nil, err
 		}
 		if place.left() { // no longer than mostLooks, whatever the wait for GPUs is
-			if err := place.look(ctx, l.slurm); err != nil {
+			if err := place.look(ctx, l.node.Name, l.slurm); err != nil {
 				l.node.Log.Warn("look who else waits for the last GPUs", "job", job.JobKey, "error", err)
 			}
-			time.Sleep(retryEvery)
+			if place.order != next {
+				time.Sleep(retryEvery)
+			}
 			continue
 		}
 		if gone := l.preempt(ctx, latest); gone.After(until) {
@@ -87,7 +89,7 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 			}
 		}
 		if yields {
-			if l.look(ctx, place.others) {
+			if l.look(ctx, place) {
 				continue
 			}
 			if end := l.yielding.until(); !l.stays || end.After(until) {

@@ -18,17 +18,22 @@ import (
 
 // One GPU comes free for which slurmctld has started two jobs, and the Prolog of one begins first.
 func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
+	equal, higher := map[uint32]int64{8: 100, 9: 100}, map[uint32]int64{8: 100, 9: 200}
 	for name, c := range map[string]struct {
 		priority     map[uint32]int64
 		silent       bool
 		begins, next uint32
+		after        time.Duration
 		want         uint32
 	}{
-		"the first begins first":         {map[uint32]int64{8: 100, 9: 100}, false, 8, 9, 8},
-		"the first begins last":          {map[uint32]int64{8: 100, 9: 100}, false, 9, 8, 8},
-		"a higher priority begins last":  {map[uint32]int64{8: 100, 9: 200}, false, 8, 9, 9},
-		"a higher priority begins first": {map[uint32]int64{8: 100, 9: 200}, false, 9, 8, 9},
-		"no answer":                      {nil, true, 9, 8, 8},
+		"the first begins first":         {equal, false, 8, 9, 50 * time.Millisecond, 8},
+		"the first begins last":          {equal, false, 9, 8, 50 * time.Millisecond, 8},
+		"a higher priority begins last":  {higher, false, 8, 9, 50 * time.Millisecond, 9},
+		"a higher priority begins first": {higher, false, 9, 8, 50 * time.Millisecond, 9},
+		"no answer":                      {nil, true, 9, 8, 50 * time.Millisecond, 8},
+		"the first begins late":          {equal, false, 9, 8, 700 * time.Millisecond, 8},
+		"a higher priority begins late":  {higher, false, 8, 9, 700 * time.Millisecond, 9},
+		"a lower priority begins late":   {higher, false, 9, 8, 700 * time.Millisecond, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -36,7 +41,7 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 				whole := func(id uint32) (err error) {
 					h := hook(id)
 					h.Carma.Mode = "exclusive"
-					slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent}
+					slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent, 3}
 					return w.Prolog(t.Context(), h, w.book, slurm)
 				}
 				if err := whole(1); err != nil {
@@ -45,12 +50,42 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 				var both sync.WaitGroup
 				both.Add(2)
 				go func() { defer both.Done(); whole(c.begins) }()
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(c.after)
 				go func() { defer both.Done(); whole(c.next) }()
 				both.Wait()
 				l := w.leases(t)
 				if len(l) != 2 || l[0].Job.JobID != c.want && l[1].Job.JobID != c.want {
 					t.Errorf("leases %+v", l)
+				}
+			})
+		})
+	}
+}
+
+// How long the last GPU is left to Prologs that may be to come: slurmctld says how many slots of the node are in use.
+func TestLastGPUWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		inUse int
+		want  time.Duration
+	}{
+		"nobody is to come":                   {2, 0},
+		"a job has ended, unheard, or starts": {3, mostLooks * retryEvery},
+		"slurmctld does not answer":           {0, firstLooks * retryEvery},
+		"a lease of a job that has gone":      {1, firstLooks * retryEvery},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				began := time.Now()
+				for _, id := range []uint32{1, 9} { // the first finds another GPU beside its own
+					h := hook(id)
+					h.Carma.Mode = "exclusive"
+					if err := w.Prolog(t.Context(), h, w.book, ranks{&slurm{}, &sync.Mutex{}, nil, false, c.inUse}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if l, took := w.leases(t), time.Since(began); len(l) != 2 || took != c.want {
+					t.Errorf("leases %+v after %v, want after %v", l, took, c.want)
 				}
 			})
 		})

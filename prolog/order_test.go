@@ -21,6 +21,14 @@ type ranks struct {
 	mu       *sync.Mutex
 	priority map[uint32]int64
 	silent   bool
+	inUse    int // slots; 0: slurmctld does not say
+}
+
+func (r ranks) SlotsInUse(context.Context, string) (int, error) {
+	if r.silent || r.inUse == 0 {
+		return 0, errors.New("slurmctld is away")
+	}
+	return r.inUse, nil
 }
 
 func (r ranks) Job(_ context.Context, id uint32) (sctl.Job, error) {
@@ -36,16 +44,16 @@ func (r ranks) Job(_ context.Context, id uint32) (sctl.Job, error) {
 func TestPlaceOfAKilledProlog(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.RunDir, placesDir)
-	p := w.takePlace(9, true)
+	p := w.takePlace(9, 1, true)
 	if err := os.WriteFile(filepath.Join(dir, "8"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if jobs, err := p.others(); len(jobs) != 0 || err != nil {
-		t.Errorf("%v, %v", jobs, err)
+	if jobs, slots, err := p.others(); len(jobs) != 0 || slots != 0 || err != nil {
+		t.Errorf("%v, %d, %v", jobs, slots, err)
 	}
-	waits := w.takePlace(7, true)
-	if jobs, err := p.others(); len(jobs) != 1 || jobs[0] != 7 || err != nil {
-		t.Errorf("%v, %v", jobs, err)
+	waits := w.takePlace(7, 1, true)
+	if jobs, slots, err := p.others(); len(jobs) != 1 || jobs[0] != 7 || slots != 1 || err != nil {
+		t.Errorf("%v, %d, %v", jobs, slots, err)
 	}
 	waits.leave()
 	p.leave()
@@ -57,13 +65,13 @@ func TestPlaceOfAKilledProlog(t *testing.T) {
 // An earlier job that needs more than there is makes a later one wait for a second, no longer.
 func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	w := newWorld(t)
-	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false} }
+	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false, 0} }
 	one := hook(1)
 	one.Carma.Mode = "exclusive"
 	if err := w.Prolog(t.Context(), one, w.book, slurm()); err != nil {
 		t.Fatal(err)
 	}
-	earlier := w.takePlace(8, true) // of a job that needs two GPUs
+	earlier := w.takePlace(8, 2, true) // of a job that needs two GPUs
 	defer earlier.leave()
 	later := hook(9)
 	later.Carma.Mode = "exclusive"
@@ -84,7 +92,7 @@ func TestLastGPUIsLeftToAProlog(t *testing.T) {
 	one := hook(1)
 	one.Carma.Mode = "exclusive"
 	w.prolog(t, one)
-	waits := w.takePlace(8, true)
+	waits := w.takePlace(8, 1, true)
 	unbooked := hook(9)
 	unbooked.Carma = jobenv.Carma{}
 	w.Until = time.Now().Add(2*w.Config.Hooks.Deadline.D() + time.Minute)

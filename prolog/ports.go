@@ -135,8 +135,9 @@ type Sending interface {
 	Node(ctx context.Context, node string) (extra string, err error)
 }
 
-// Waiting tells who waits in the partitions of the node.
+// Waiting tells who waits in the partitions of the node, and how many of the node's slots are given out.
 type Waiting interface {
 	PartitionsOf(ctx context.Context, node string) ([]string, error)
 	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
+	SlotsInUse(ctx context.Context, node string) (int, error)
 }

@@ -70,7 +70,7 @@ func (y *yielding) until() time.Time {
 // question that fails at once delays no job. A slurmctld that does not answer within queueDeadline is slow, by a user's
 // many questions, say, or away: squeue tries for MessageTimeout. Jobs may wait behind a slow slurmctld, so the job
 // leaves the GPUs until yieldFor has passed.
-func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool {
+func (l *launch) look(ctx context.Context, p *place) bool {
 	y, pause := &l.yielding, queueEvery
 	if y.clear {
 		pause = confirmAfter
@@ -83,7 +83,7 @@ func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool
 	waits, err := l.somebodyWaits(ctx)
 	if err == nil && !waits && y.last {
 		var jobs []uint32
-		jobs, err = others()
+		jobs, _, err = p.others()
 		waits = len(jobs) > 0
 	}
 	if err != nil {

@@ -392,8 +392,11 @@ func attackKept(t *testing.T, c *cluster) {
 
 // Nobody comes before a batch job that has waited for the same GPU: no job of srun that names its node, none of a
 // partition that carma.toml does not name, none that has got its GPU by a later update, though it cannot return
-// to the queue.
+// to the queue. The batch job's Prolog begins late, as on a busy node.
 func attackTurn(t *testing.T, c *cluster) {
+	prolog := c.dir + "/hooks/prolog"
+	c.sh("", "cp -p "+prolog+" "+prolog+".own; sed -i '1a [ \"$SLURM_JOB_USER\" != "+bob+" ] || sleep 0.7' "+prolog)
+	defer c.sh("", "mv "+prolog+".own "+prolog)
 	for what, passes := range map[string]string{
 		"srun -w":                           "exec srun -J passes -w n1 --gres=gpu:1 sleep 1h",
 		"srun in a partition of no concern": "exec srun -J passes -p plain --gres=gpu:1 sleep 1h",

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"carma/slurmbridge/tres"
 )
 
 // Client runs the commands of a Slurm installation.
@@ -89,6 +91,16 @@ func (c Client) Node(ctx context.Context, node string) (extra string, err error)
 		return "", err
 	}
 	return noneEmpty(values[0][0]), nil
+}
+
+// SlotsInUse returns how many of a node's GPU slots jobs have now, jobs that slurmctld has just started and jobs that
+// are completing as well.
+func (c Client) SlotsInUse(ctx context.Context, node string) (int, error) {
+	rows, err := c.ofNode(ctx, node, "GresUsed") // the same for each partition of the node
+	if err != nil {
+		return 0, err
+	}
+	return int(tres.Read(noneEmpty(rows[0][0])).GPUs), nil
 }
 
 // PartitionsOf returns the partitions of a node, hidden partitions as well.

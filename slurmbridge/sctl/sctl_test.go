@@ -93,6 +93,25 @@ $`; !regexp.MustCompile(want).MatchString(calls(t, c)) {
 	}
 }
 
+func TestSlotsInUse(t *testing.T) {
+	for answer, want := range map[string]int{
+		showRows("gpu:a100:3(IDX:0-1,5),carma:30720%", "gpu:a100:3(IDX:0-1,5),carma:30720%"): 3,
+		showRows("gpu:a100:1(IDX:0),gpu:h100:2(IDX:4-5)%"):                                   3,
+		showRows("gpu:0(IDX:N/A),carma:0%"):                                                  0,
+		showRows("N/A%"):                                                                     0,
+	} {
+		c := client(t, map[string]string{"sinfo": answer})
+		if got, err := c.SlotsInUse(t.Context(), "n1"); err != nil || got != want {
+			t.Errorf("%s: %d, %v, want %d", answer, got, err, want)
+		}
+	}
+	for _, answer := range []string{"exit 0", "echo 1", "exit 1"} {
+		if got, err := client(t, map[string]string{"sinfo": answer}).SlotsInUse(t.Context(), "n1"); err == nil {
+			t.Errorf("%s: got %d", answer, got)
+		}
+	}
+}
+
 func TestCommandsThatChange(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "exit 0"})
 	ctx := t.Context()
