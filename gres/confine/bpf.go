@@ -254,16 +254,14 @@ func pinned(path string) (int, error) {
 	return fd, nil
 }
 
-// attached returns the map of the program at the cgroup with this number, by the pins
-// in dir; fs.ErrNotExist: no program is there.
-func attached(id uint64, dir string) (bpfMap, error) {
-	link, err := pinned(filepath.Join(dir, linkPin))
+// cgroupOf is the number of the cgroup that a pinned link is at: 0 once the cgroup has gone.
+func cgroupOf(path string) (uint64, error) {
+	link, err := pinned(path)
 	if err != nil {
-		return bpfMap{}, err
+		return 0, err
 	}
 	defer unix.Close(link)
-	// struct bpf_link_info, as far as used. The cgroup's number is 0 once the
-	// cgroup has gone.
+	// struct bpf_link_info, as far as used.
 	var info struct {
 		kind, id, program, _ uint32
 		cgroup               uint64
@@ -276,11 +274,7 @@ func attached(id uint64, dir string) (bpfMap, error) {
 	_, err = bpf(unix.BPF_OBJ_GET_INFO_BY_FD, &attr)
 	runtime.KeepAlive(&info)
 	if err != nil {
-		return bpfMap{}, fmt.Errorf("look at %s: %w", dir, err)
+		return 0, fmt.Errorf("look at %s: %w", path, err)
 	}
-	if info.cgroup != id {
-		return bpfMap{}, fs.ErrNotExist
-	}
-	fd, err := pinned(filepath.Join(dir, mapPin))
-	return bpfMap{fd}, err
+	return info.cgroup, nil
 }

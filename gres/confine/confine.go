@@ -65,7 +65,7 @@ type Host struct {
 	SlurmConf string // path of slurm.conf; cgroup.conf stands beside slurm.conf
 	Devices   string // directory of the device nodes
 	RunDir    string
-	Pins      string // directory of the node's in the BPF file system
+	Pins      string // directory of the node's in the BPF file system, beside other nodes'
 	// Users tells who holds a lease on the GPU of each minor now.
 	Users func() (map[int][]uint32, error)
 }
@@ -208,7 +208,10 @@ func ForNode(c config.Config, node, slurmConf string) Host {
 
 // lock holds the lock of the node's guard until unlock is called. No user can open the file.
 func (h Host) lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(h.RunDir, "confine.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	return flock(os.OpenFile(filepath.Join(h.RunDir, "confine.lock"), os.O_RDWR|os.O_CREATE, 0o600))
+}
+
+func flock(f *os.File, err error) (unlock func(), _ error) {
 	if err != nil {
 		return nil, err
 	}

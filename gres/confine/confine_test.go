@@ -349,23 +349,9 @@ func TestEarly(t *testing.T) {
 
 func TestV2(t *testing.T) {
 	_, list := nodes(t, 3)
-	mount := "/sys/fs/cgroup"
-	if !isCgroup2(mount) {
-		mount += "/unified" // beside v1, where Slurm does not use it
-	}
-	slice := fmt.Sprintf("carma-test%d.slice", os.Getpid())
+	mount, slice := groups(t, "n1_slurmstepd.scope/job_5/step_0")
 	scope := filepath.Join(mount, slice, "n1_slurmstepd.scope")
 	early := filepath.Join(scope, "job_5", "step_0")
-	if err := os.MkdirAll(early, 0o755); err != nil {
-		t.Skipf("no cgroup v2 that can be written: %v", err)
-	}
-	t.Cleanup(func() {
-		for _, dir := range []string{early, filepath.Dir(early), scope, filepath.Dir(scope)} {
-			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("left behind: %v", err)
-			}
-		}
-	})
 	h := Host{Node: "n1", RunDir: t.TempDir(), Pins: filepath.Join(t.TempDir(), "carma", "n1")}
 	if _, err := findV2(mount, slice, h); !Unavailable(err) {
 		t.Errorf("without a BPF file system: %v", err)
@@ -454,13 +440,7 @@ func TestV2(t *testing.T) {
 	if err := Undo("none", nil, h); err != nil {
 		t.Error(err)
 	}
-	// The kernel takes its time to detach it.
-	for range 600 {
-		if opened(t, list, step, 0) == "ENXIO ENXIO ENXIO" {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	settle(func() bool { return opened(t, list, step, 0) == "ENXIO ENXIO ENXIO" })
 	want("ENXIO ENXIO ENXIO")
 	if err := g.Close(job); err != nil {
 		t.Error(err)

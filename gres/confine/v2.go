@@ -90,7 +90,7 @@ func (g *v2) probe() error {
 			return fmt.Errorf("%w: %w", errNot, err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(g.Pins, linkPin)); err == nil {
+	if g.links() != nil {
 		return nil // the machine could
 	}
 	var st unix.Statfs_t
@@ -205,7 +205,7 @@ func (g *v2) guard() (bpfMap, func(), error) {
 	if err != nil {
 		return bpfMap{}, nil, err
 	}
-	m, err := attached(id, g.Pins)
+	m, pins, err := g.attached(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Jobs already started stay as they are.
 		var jobs []uint64
@@ -218,7 +218,7 @@ func (g *v2) guard() (bpfMap, func(), error) {
 				jobs = append(jobs, id)
 			}
 		}
-		m, err = attach(int(dir.Fd()), g.level, jobs, g.Pins)
+		m, err = attach(int(dir.Fd()), g.level, jobs, pins)
 	}
 	if err != nil {
 		return bpfMap{}, nil, err
@@ -303,7 +303,7 @@ func (g *v2) Close(job Job) error {
 	scope, err := idOf(g.scope)
 	var m bpfMap
 	if err == nil {
-		m, err = attached(scope, g.Pins)
+		m, _, err = g.attached(scope)
 	}
 	stands := err == nil
 	if stands {
