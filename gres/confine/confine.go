@@ -106,7 +106,7 @@ func Find(confine string, h Host) (Guard, error) {
 func Undo(confine string, now Guard, h Host) error {
 	var errs []error
 	if confine == "none" || confine == "acl" {
-		errs = append(errs, os.RemoveAll(h.Pins), h.undoGroups())
+		errs = append(errs, h.undoPins(), h.undoGroups())
 	}
 	if _, ok := now.(acl); !ok {
 		errs = append(errs, acl{h}.undo())

@@ -58,3 +58,31 @@ func (g *v2) lock() (unlock func(), err error) {
 	}
 	return flock(os.Open(dir))
 }
+
+// undoPins removes the program of the node's name, the one at the node's scope, and those whose scope has gone.
+func (h Host) undoPins() error {
+	dir := filepath.Dir(h.Pins)
+	if rootsAlone(dir) != nil {
+		return nil // no guard pins a program there, and its owner could hold the lock
+	}
+	unlock, err := flock(os.Open(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer unlock()
+	cgroups := []uint64{0}
+	conf, mount, err := h.place()
+	if err == nil {
+		if id, err := idOf(scopeOf(mount, conf.Setting("CgroupSlice"), h.Node)); err == nil {
+			cgroups = append(cgroups, id)
+		}
+	}
+	dirs, errPins := h.pinsAt(cgroups...)
+	errs := []error{err, errPins}
+	for _, dir := range append(dirs, h.Pins) {
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}

@@ -157,3 +157,47 @@ func TestV2NamesAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// Without confinement, no name's program keeps the node's jobs from GPUs; another slurmd's keeps its own.
+func TestV2UndoOtherName(t *testing.T) {
+	const scope, other, gone = "slurmstepd.scope", "n3_slurmstepd.scope", "n4_slurmstepd.scope"
+	m := newMachine(t, scope, other, gone)
+	m.open(m.guard("n1"), 7, 0)
+	m.open(m.guard("n3"), 7, 1)
+	last := m.guard("n4")
+	m.open(last, 7, 2)
+	if err := last.Forget(Job{ID: 7}); err != nil {
+		t.Error(err)
+	}
+	remove(t, filepath.Join(m.mount, m.slice, gone))
+	settle(func() bool {
+		cgroup, err := cgroupOf(filepath.Join(m.pins, "n4", linkPin))
+		return err != nil || cgroup == 0
+	})
+	m.pinned("[d n1/ d n3/ d n4/]")
+	for range 2 {
+		if err := Undo("none", nil, m.host("n2")); err != nil {
+			t.Error(err)
+		}
+		m.pinned("[d n3/]")
+	}
+	settle(func() bool { return m.opens(scope, 7) == "ENXIO ENXIO ENXIO" })
+	m.want(scope, 7, "ENXIO ENXIO ENXIO")
+	m.want(other, 7, "EPERM ENXIO EPERM")
+}
+
+// Where a user could make the directory of pins, no program of CARMA's is, and the user's lock keeps no job waiting.
+func TestUndoBesideUsersLock(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := flock(os.Open(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if err := (Host{Pins: filepath.Join(dir, "n1")}).undoPins(); err != nil {
+		t.Error(err)
+	}
+}
