@@ -9,7 +9,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -426,7 +425,7 @@ func (a *Agent) publish(ctx context.Context, s lease.Snapshot) {
 	if errors.Is(err, capacity.ErrTooSoon) {
 		return
 	}
-	if says := fmt.Sprint(err); says != a.publishFails {
+	if says := reason(err); says != a.publishFails {
 		a.publishFails = says
 		if err != nil {
 			a.Log.Warn("publish capacity", "error", err)

@@ -4,6 +4,8 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,4 +58,14 @@ func every[T any](ctx context.Context, work *sync.WaitGroup, pause, deadline tim
 		}
 	}()
 	return in
+}
+
+// reason is an error's text without its numbers: where munge rejects a clock, Slurm's commands print the time.
+func reason(err error) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, fmt.Sprint(err))
 }

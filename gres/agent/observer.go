@@ -193,7 +193,7 @@ func (o *Observer) beginAndEnd(ctx context.Context, f fresh, j sctl.Job, gpus []
 }
 
 func (o *Observer) tell(err error) {
-	if says := fmt.Sprint(err); says != o.fails {
+	if says := reason(err); says != o.fails {
 		o.fails = says
 		if err != nil {
 			o.Log.Warn("query the jobs of this node; jobs begin and end in the records when slurmctld answers", "error", err)

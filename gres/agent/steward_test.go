@@ -3,17 +3,20 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"carma/gres"
+	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/config"
@@ -542,11 +545,35 @@ func TestCompareWithForeignExtra(t *testing.T) {
 	}
 }
 
-// failing compares nothing.
+// Why nothing is published is said once, until it changes.
+func TestPublishSaysOnce(t *testing.T) {
+	away := func(at int) error {
+		return fmt.Errorf("sinfo: Munge decode failed: Expired credential ENCODED: Thu Jan 1 00:00:%02d 2026", at)
+	}
+	var log bytes.Buffer
+	a := newAgent()
+	a.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for _, c := range []struct {
+		err  error
+		want int // lines so far
+	}{
+		{away(1), 1}, {capacity.ErrTooSoon, 1}, {away(12), 1}, {errors.New("Invalid node name"), 2}, {nil, 2}, {away(13), 3},
+	} {
+		a.Publisher = failing{err: c.err}
+		a.publish(t.Context(), lease.Snapshot{})
+		if got := strings.Count(log.String(), "publish capacity"); got != c.want {
+			t.Errorf("%v: %d lines, want %d\n%s", c.err, got, c.want, log.String())
+		}
+	}
+}
+
+// failing publishes and compares nothing.
 type failing struct {
 	ownNode
 	err error
 }
+
+func (f failing) PublishIf(context.Context, lease.Snapshot) error { return f.err }
 
 func (f failing) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (string, bool, error) {
 	return "", false, f.err

@@ -106,9 +106,13 @@ type fakeSlurm struct {
 	extra   string
 	updates []string
 	err     error
+	asked   int
 }
 
-func (f *fakeSlurm) Node(context.Context, string) (string, error) { return f.extra, f.err }
+func (f *fakeSlurm) Node(context.Context, string) (string, error) {
+	f.asked++
+	return f.extra, f.err
+}
 
 func (f *fakeSlurm) SetNodeExtra(_ context.Context, node, text string) error {
 	f.extra = text
@@ -257,7 +261,7 @@ func TestPublishForeign(t *testing.T) {
 	if err := p.PublishIf(t.Context(), snapshot); !errors.Is(err, extra.ErrForeign) {
 		t.Error(err)
 	}
-	if err := p.PublishIf(t.Context(), snapshot); err != nil { // at the next look
+	if err := p.PublishIf(t.Context(), snapshot); !errors.Is(err, ErrTooSoon) { // at the next look
 		t.Error(err)
 	}
 	if _, err := p.compareNow(t.Context()); !errors.Is(err, extra.ErrForeign) || len(s.updates) > 0 {
@@ -479,6 +483,50 @@ func TestPublishFails(t *testing.T) {
 	s.err = nil
 	if publishFirst(t, p); len(s.updates) != 1 {
 		t.Errorf("after it came back: %d updates", len(s.updates))
+	}
+}
+
+// A slurmctld that refuses, or does not answer, is asked more and more rarely until it takes the counts.
+func TestPublishRests(t *testing.T) {
+	s := &fakeSlurm{}
+	p := newPublisher(t, s)
+	snapshot, err := p.Book.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, is := range []struct {
+		err  error
+		rest []time.Duration // behind one attempt after the other
+	}{
+		{errors.New("slurmctld knows no partition with node n1"), []time.Duration{1, 2, 4, 8, 16, 30, 30}},
+		{nil, []time.Duration{0, 0}},
+		{errors.New("Protocol authentication error"), []time.Duration{1, 2}},
+	} {
+		s.err = is.err
+		for _, seconds := range is.rest {
+			asked := s.asked
+			p.rested = 0 // the rest is over
+			if err := p.PublishIf(t.Context(), snapshot); !errors.Is(err, is.err) {
+				t.Errorf("%v: %v", is.err, err)
+			}
+			if p.rest != seconds*time.Second {
+				t.Errorf("%v: a rest of %s, want %d s", is.err, p.rest, seconds)
+			}
+			if is.err == nil {
+				continue
+			}
+			p.rested += time.Hour // on a slow machine too
+			if err := p.PublishIf(t.Context(), snapshot); !errors.Is(err, ErrTooSoon) || s.asked != asked+1 {
+				t.Errorf("%v: %v, and %d questions", is.err, err, s.asked-asked)
+			}
+		}
+		if is.err != nil {
+			continue
+		}
+		grant(t, p.Book, 7, 10240)
+		if snapshot, err = p.Book.Snapshot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

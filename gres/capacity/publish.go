@@ -25,6 +25,10 @@ import (
 // average.
 const minInterval = time.Second
 
+// longestRest is the longest pause between two updates that slurmctld refuses or does not answer: the node may be
+// unknown there, or munge may reject the node's clock, for days.
+const longestRest = 30 * time.Second
+
 // Slurm is what publishing needs of slurmctld.
 type Slurm interface {
 	Node(ctx context.Context, node string) (extra string, err error)
@@ -46,7 +50,8 @@ type Publisher struct {
 	StaleAfter time.Duration // readings of such an age offer nothing; 0: readings of any age offer
 	UserKey    string        // config.Slurm.UserKey
 
-	barred time.Duration // PublishIf: until then the node's Extra, which is no JSON object, is left alone
+	rested time.Duration // PublishIf: until then slurmctld, which took no update, is left alone
+	rest   time.Duration // PublishIf: how long; 0: slurmctld knows the counts
 	due    due           // of CompareIf, called by a single loop
 	nodes  int           // of the cluster, as CompareIf noted it in the ledger
 }
@@ -63,7 +68,8 @@ func (p *Publisher) Publish(ctx context.Context) error {
 }
 
 // PublishIf publishes if s, which may be a moment old, says that slurmctld was
-// last told something else, or nothing: so nothing is locked, and read again, every second.
+// last told something else, or nothing: so nothing is locked, and read again, every second. After an error PublishIf
+// rests, each time for longer; the error is ErrTooSoon then.
 func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 	text, _, ok, err := p.Book.Published(ctx)
 	if err != nil {
@@ -74,12 +80,18 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 		return err
 	}
 	if told, ok := noted(text, ok); ok && maps.Equal(told, counts) {
+		p.rest, p.rested = 0, 0
 		return nil
 	}
-	if now := lease.Now(); now < p.barred {
-		return nil
-	} else if err = p.publish(ctx, true); errors.Is(err, extra.ErrForeign) {
-		p.barred = now + time.Minute
+	if lease.Now() < p.rested {
+		return ErrTooSoon
+	}
+	switch err = p.publish(ctx, true); {
+	case err == nil:
+		p.rest = 0
+	case !errors.Is(err, ErrTooSoon):
+		p.rest = min(max(2*p.rest, minInterval), longestRest)
+		p.rested = lease.Now() + p.rest
 	}
 	return err
 }

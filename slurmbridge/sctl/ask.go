@@ -13,9 +13,11 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Questions to slurmctld are of two kinds. Identity (Job, Queue) is for root to act
@@ -206,7 +208,11 @@ func number(s string) (uint32, error) {
 	return uint32(v), nil
 }
 
-// words is a command as a person would type it.
+// words is a command as a person would type it: without the separator, by which each error of a lasting fault would
+// be a new text.
 func words(cmd *exec.Cmd) string {
-	return strings.Join(append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...), " ")
+	text := strings.Join(append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...), " ")
+	return inWords().ReplaceAllString(text, "")
 }
+
+var inWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`:?@[0-9a-f]{32}@`) })

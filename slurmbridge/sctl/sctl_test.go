@@ -160,6 +160,24 @@ func TestCheckCron(t *testing.T) {
 	}
 }
 
+// A lasting fault has one text, which callers log once.
+func TestErrorsAreTheSame(t *testing.T) {
+	const fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
+	c := client(t, map[string]string{"sinfo": fails, "squeue": fails, "sacct": fails})
+	for name, ask := range map[string]func() error{
+		"sinfo":  func() error { _, err := c.Node(t.Context(), "n1"); return err },
+		"squeue": func() error { _, err := c.Job(t.Context(), 12); return err },
+		"sacct": func() error {
+			return Accounting(c).Accounted(t.Context(), AccountedFilter{Jobs: []uint32{12}}, func(Accounted) {})
+		},
+	} {
+		first, second := ask(), ask()
+		if first == nil || first.Error() != second.Error() || !strings.HasPrefix(first.Error(), name) {
+			t.Errorf("%v\n%v", first, second)
+		}
+	}
+}
+
 func TestUnanswered(t *testing.T) {
 	for said, want := range map[string]bool{
 		"Unable to contact slurm controller (connect failure)":  true,
