@@ -24,7 +24,12 @@ type Spool struct {
 func SpoolOf(path string) Spool { return Spool{path + ".spool"} }
 
 // Add keeps a record. An older record of the same attempt is replaced.
-func (s Spool) Add(a Attempt) error {
+func (s Spool) Add(a Attempt) error { return s.add(a, spoolName(a)) }
+
+// AddLost keeps the record of an attempt without an Epilog, beside the record of an Epilog that came after all.
+func (s Spool) AddLost(a Attempt) error { return s.add(a, lostName(a)) }
+
+func (s Spool) add(a Attempt, name string) error {
 	text, err := json.Marshal(a)
 	if err != nil {
 		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
@@ -32,7 +37,7 @@ func (s Spool) Add(a Attempt) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
 	}
-	if err := file.ReplaceDurably(filepath.Join(s.Dir, spoolName(a)), text, 0o600); err != nil {
+	if err := file.ReplaceDurably(filepath.Join(s.Dir, name), text, 0o600); err != nil {
 		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
 	}
 	return nil
@@ -41,11 +46,14 @@ func (s Spool) Add(a Attempt) error {
 // spoolName is the file of a record.
 func spoolName(a Attempt) string { return fmt.Sprintf("%d.%d.%s.json", a.JobID, a.Restart, a.Node) }
 
-// Drain writes the kept records with put, oldest name first, and forgets each written
-// record. A file that is no record, or the record of another attempt than its name
+// lostName is the file of a record without an Epilog, read behind the Epilog's.
+func lostName(a Attempt) string { return strings.TrimSuffix(spoolName(a), "json") + "lost.json" }
+
+// Drain writes the kept records with put, and with putLost those without an Epilog, by their names, and forgets each
+// written record. A file that is no record, or the record of another attempt than its name
 // says, is refused: the file is put aside with the suffix .bad. Drain stops at the
 // first record that cannot be written.
-func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) error) (refused int, err error) {
+func (s Spool) Drain(ctx context.Context, put, putLost func(context.Context, Attempt) error) (refused int, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -69,7 +77,11 @@ func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) err
 			refused++
 			continue
 		}
-		if err := put(ctx, a); err != nil {
+		write := put
+		if e.Name() != spoolName(a) {
+			write = putLost
+		}
+		if err := write(ctx, a); err != nil {
 			return refused, err
 		}
 		if err := os.Remove(path); err != nil {
@@ -82,5 +94,5 @@ func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) err
 // spooled reads the record in a file of that name.
 func spooled(name string, text []byte) (a Attempt, ok bool) {
 	err := json.Unmarshal(text, &a)
-	return a, err == nil && spoolName(a) == name
+	return a, err == nil && (name == spoolName(a) || name == lostName(a))
 }

@@ -144,7 +144,7 @@ func TestAbuseWriters(t *testing.T) {
 	spooled, _ := os.ReadDir(db.SpoolOf(path).Dir)
 	if d, err = db.Open(path); err == nil {
 		for range 3 { // again and again: nothing is there twice
-			refused, drainErr := db.SpoolOf(path).Drain(context.Background(), d.Put)
+			refused, drainErr := db.SpoolOf(path).Drain(context.Background(), d.Put, d.PutIfNone)
 			if err = errors.Join(err, drainErr); refused > 0 {
 				t.Errorf("%d spooled records were refused", refused)
 			}

@@ -40,21 +40,22 @@ func (r *Records) open() (err error) {
 
 // Put writes a record, to the spool if the database does not take it.
 func (r *Records) Put(ctx context.Context, a db.Attempt) error {
-	err := r.put(ctx, a)
+	return r.orSpool(a, db.Spool.Add, func() error { return r.db.Put(ctx, a) })
+}
+
+// orSpool spools a record that the database does not take.
+func (r *Records) orSpool(a db.Attempt, spool func(db.Spool, db.Attempt) error, put func() error) error {
+	err := r.open()
+	if err == nil {
+		err = put()
+	}
 	if err == nil {
 		return nil
 	}
-	if spoolErr := db.SpoolOf(r.Path).Add(a); spoolErr != nil {
+	if spoolErr := spool(db.SpoolOf(r.Path), a); spoolErr != nil {
 		return errors.Join(err, spoolErr)
 	}
 	return fmt.Errorf("%w; spooled", err)
-}
-
-func (r *Records) put(ctx context.Context, a db.Attempt) error {
-	if err := r.open(); err != nil {
-		return err
-	}
-	return r.db.Put(ctx, a)
 }
 
 // Lately tells what has happened on the node lately.
@@ -66,20 +67,17 @@ func (r *Records) Lately(ctx context.Context, q db.Lately) (db.Happened, error) 
 }
 
 // PutLost writes the record of an attempt that had no Epilog, unless an Epilog came to write
-// the record.
+// the record: to the spool if the database does not take it.
 func (r *Records) PutLost(ctx context.Context, a db.Attempt) error {
-	if err := r.open(); err != nil {
-		return err
-	}
-	return r.db.PutIfNone(ctx, a)
+	return r.orSpool(a, db.Spool.AddLost, func() error { return r.db.PutIfNone(ctx, a) })
 }
 
-// SetEnd completes a record, having written the Epilogs' spool.
+// SetEnd completes a record, having written the spool.
 func (r *Records) SetEnd(ctx context.Context, e db.End) error {
 	if err := r.open(); err != nil {
 		return err
 	}
-	refused, err := db.SpoolOf(r.Path).Drain(ctx, r.db.Put)
+	refused, err := db.SpoolOf(r.Path).Drain(ctx, r.db.Put, r.db.PutIfNone)
 	if refused > 0 && r.Log != nil {
 		r.Log.Warn("spool files do not match their names; renamed to .bad", "files", refused)
 	}

@@ -3,6 +3,8 @@
 package records
 
 import (
+	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -44,6 +46,29 @@ func TestEndedIsCounted(t *testing.T) {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s in\n%s", want, text)
 		}
+	}
+}
+
+// A record that the database does not take is there once it does, an Epilog's and one without.
+func TestSpooledUntilTheDatabaseTakes(t *testing.T) {
+	r := &Records{Path: filepath.Join(t.TempDir(), "carma.db")}
+	if err := os.Mkdir(r.Path, 0o700); err != nil { // no database
+		t.Fatal(err)
+	}
+	for id, put := range []func(context.Context, db.Attempt) error{r.Put, r.PutLost} {
+		err := put(t.Context(), db.Attempt{JobID: uint32(id), Node: "n1", Start: time.Unix(1, 0), End: time.Unix(2, 0)})
+		if err == nil || !strings.HasSuffix(err.Error(), "; spooled") {
+			t.Errorf("job %d: %v", id, err)
+		}
+	}
+	if err := os.Remove(r.Path); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetEnd(t.Context(), db.End{JobID: 9, Node: "n1", State: "COMPLETED"}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := r.db.Attempts(t.Context(), nil); err != nil || len(list) != 2 {
+		t.Errorf("records %+v, %v", list, err)
 	}
 }
 
