@@ -18,15 +18,11 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// accounts is what the agent keeps to tell which job did what: a meter for each GPU,
-// and the samples that are not written yet.
+// accounts is what the agent keeps to tell which job did what: a meter for each GPU.
 type accounts struct {
-	loaded  bool
-	gpus    map[string]*account
-	ended   map[jobenv.JobKey]time.Duration // when, on the ledger's clock
-	pending []db.Sample
-	tidied  time.Time
-	failing bool
+	loaded bool
+	gpus   map[string]*account
+	ended  map[jobenv.JobKey]time.Duration // when, on the ledger's clock
 }
 
 // account is one GPU's.

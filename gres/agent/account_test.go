@@ -3,8 +3,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -161,12 +164,14 @@ func BenchmarkSamples(b *testing.B) {
 						a.account(s, leases, o, now)
 					}
 				}
+				var turned []db.Sample
 				for _, g := range a.accounts.gpus {
 					g.bucket.At = at
-					g.turn(at.Add(sampleOf*time.Second), sampleOf*time.Second, &a.accounts.pending)
+					g.turn(at.Add(sampleOf*time.Second), sampleOf*time.Second, &turned)
 				}
 				at = at.Add(sampleOf * time.Second)
-				a.accounts.write(b.Context(), a)
+				a.unwritten.put(turned, a.accounts.meters(a.Node))
+				a.writeSamples(b.Context())
 			}
 			used := cpuTime(b) - before
 			b.ReportMetric(100*used.Seconds()/float64(b.N)/sampleOf, "%-of-a-core")
@@ -234,14 +239,14 @@ func TestAccountConserves(t *testing.T) {
 		s.EnergyJ, s.PowerWatts, s.SMActPct = figure.Measured(counter), figure.Measured(step),
 			figure.Measured(rng.Float64()*100)
 		a.accounts.begin(t.Context(), a, nil, ended)
-		a.accounts.flush(t.Context(), a)
+		a.flushSamples()
 		for _, u := range a.account(s, leases, a.Owners, now) {
 			if !math.IsNaN(u.EnergyJ) {
 				owned += u.EnergyJ
 			}
 		}
 	}
-	a.accounts.close(a)
+	a.closeSamples()
 	if r.unowned == 0 || math.Abs(owned+r.unowned-total) > 0.01*total || math.Abs(r.energy-total) > 0.01*total {
 		t.Errorf("jobs %.0f J and nobody %.0f J of %.0f J; samples %.0f J", owned, r.unowned, total, r.energy)
 	}
@@ -277,12 +282,39 @@ func TestAccountOfGPUsThatAreHere(t *testing.T) {
 	for range 3 {
 		a.accounts.begin(t.Context(), a, nil, nil)
 		a.account(sample(), nil, owners{}, lease.Now())
-		a.accounts.flush(t.Context(), a)
+		a.flushSamples()
 		time.Sleep(2 * sampleOf * time.Millisecond)
 	}
-	a.accounts.close(a)
+	a.closeSamples()
 	if want := map[string]bool{"a": true}; len(r.written) == 0 || !maps.Equal(r.written, want) {
 		t.Errorf("samples or meters of %v", r.written)
+	}
+}
+
+// Samples that the database does not take wait, as far as there is place, and are written in order: the oldest go, and
+// the log says how many.
+func TestSamplesWait(t *testing.T) {
+	var log bytes.Buffer
+	a := newAgent()
+	a.Log = slog.New(slog.NewTextHandler(&log, nil))
+	r := &sums{err: errors.New("disk full")}
+	a.Records = r
+	for i := range maxPending + 3 { // one behind the other
+		a.unwritten.put([]db.Sample{{UUID: "a", At: time.Unix(int64(i), 0)}}, []db.Meter{{UUID: "a"}})
+		if i%1000 == 0 {
+			a.keepSamples(t.Context(), lease.Snapshot{})
+		}
+	}
+	r.err = nil
+	a.keepSamples(t.Context(), lease.Snapshot{})
+	if n := len(r.at); n != maxPending || r.at[0].Unix() != 3 || !slices.IsSortedFunc(r.at, time.Time.Compare) {
+		t.Errorf("%d samples", n)
+	}
+	a.keepSamples(t.Context(), lease.Snapshot{})
+	for line, want := range map[string]int{"kept until": 1, "samples are lost": 1, "samples=3": 1} {
+		if got := strings.Count(log.String(), line); got != want {
+			t.Errorf("%d lines with %q:\n%s", got, line, log.String())
+		}
 	}
 }
 
@@ -292,17 +324,22 @@ type sums struct {
 	meters          []db.Meter // of an earlier agent
 	energy, unowned float64
 	written         map[string]bool // GPUs with a sample or a meter
+	at              []time.Time     // of samples
+	err             error
 }
 
 func (r *sums) Meters(context.Context) ([]db.Meter, error) { return r.meters, nil }
 
 func (r *sums) AddSamples(_ context.Context, samples []db.Sample, meters []db.Meter) error {
+	if r.err != nil {
+		return r.err
+	}
 	if r.written == nil {
 		r.written = map[string]bool{}
 	}
 	for _, s := range samples {
 		r.energy, r.unowned = r.energy+float64(s.EnergyJ), r.unowned+float64(s.UnownedJ)
-		r.written[s.UUID] = true
+		r.written[s.UUID], r.at = true, append(r.at, s.At)
 	}
 	for _, m := range meters {
 		r.written[m.UUID] = true

@@ -67,6 +67,8 @@ type Agent struct {
 	looked      time.Duration
 	exportFails bool
 
+	unwritten unwritten // samples, from observe to keepSamples
+
 	// publish:
 	publishFails string        // as last said
 	askedRelease time.Duration // when Publishes was asked
@@ -117,7 +119,7 @@ const sampleDeadline = 5 * time.Second
 const apart = 150 * time.Millisecond
 
 // Run works until ctx ends. Work that may hang has a loop of its own, so as to delay
-// nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
+// nothing else: the driver, the MPS daemons, the records' disk, and slurmctld for each kind of question. The
 // loops share no state without a lock: each gets the last look as a value.
 func (a *Agent) Run(ctx context.Context) error {
 	a.gpus = map[string]*gpuState{}
@@ -128,6 +130,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	interval, compare := a.Config.NVML.Interval.D(), a.Config.Capacity.Compare.D()
 	var work sync.WaitGroup
 	tell := []latest[lease.Snapshot]{every(ctx, &work, compare, slurmDeadline, a.tellIdle)}
+	if a.Records != nil {
+		tell = append(tell, every(ctx, &work, 0, 0, a.keepSamples))
+	}
 	if a.Observer != nil {
 		a.Observer.first(ctx)
 		a.findJobs(ctx)
@@ -186,7 +191,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.Daemons != nil {
 		a.Daemons.work.Wait()
 	}
-	a.accounts.close(a)
+	a.closeSamples()
 	if a.Daemons != nil {
 		a.Daemons.stop(maps.Keys(a.gpus))
 	}
@@ -312,7 +317,7 @@ func (a *Agent) read(ctx context.Context) (v view, ok bool) {
 		a.accounts.tellAgain()
 		return v, false
 	}
-	a.accounts.flush(ctx, a)
+	a.flushSamples()
 	a.export(s)
 	a.watchOutputs(samples, s.Leases)
 	return view{samples, s, owners}, true

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
@@ -66,7 +67,15 @@ func (h *hung) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (s
 func (h *hung) SetWords(context.Context, map[string]string) error     { return h.hang() }
 func (h *hung) NodeNames(context.Context, []string) ([]string, error) { return nil, h.hang() }
 
-// MPS daemons and a slurmctld that do not answer delay no reading of the GPUs and no
+// slowDisk is the records on a disk that does not answer.
+type slowDisk struct {
+	records
+	until *hung
+}
+
+func (d *slowDisk) AddSamples(context.Context, []db.Sample, []db.Meter) error { return d.until.hang() }
+
+// MPS daemons, a disk and a slurmctld that do not answer delay no reading of the GPUs and no
 // publication, and none of them the others.
 func TestNothingWaitsForWhatHangs(t *testing.T) {
 	b := book(t, 7)
@@ -77,7 +86,7 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 	var looks atomic.Int32
 	a := newAgent()
 	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{1: {JobID: 7}}
-	a.Jobs, a.Publisher = h, h
+	a.Jobs, a.Publisher, a.Records = h, h, &slowDisk{until: h}
 	wire(a)
 	a.Steward = &Steward{Node: "n1", Config: &a.Config, Log: a.Log, Cluster: h, Jobs: h, Own: h}
 	a.Daemons = &Daemons{MPS: h, Leases: b, Faults: b, Owners: a.Owners, Log: a.Log}
@@ -90,9 +99,9 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
-	// One question each about MPS, the counts, the job that is requeued, the steward.
-	for start := time.Now(); looks.Load() < 20 || h.published.Load() < 20 ||
-		h.asked.Load() < 4; time.Sleep(10 * time.Millisecond) {
+	// One question each about MPS, the counts, the job that is requeued, the steward, and the samples of ten looks.
+	for start := time.Now(); looks.Load() < 5*sampleOf || h.published.Load() < 20 ||
+		h.asked.Load() < 5; time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > time.Minute {
 			t.Fatalf("%d looks, %d publications, %d questions", looks.Load(), h.published.Load(), h.asked.Load())
 		}

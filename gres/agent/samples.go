@@ -4,9 +4,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"carma/db"
@@ -87,39 +89,111 @@ func (g *account) jobSamples(from time.Time, length time.Duration) (list []db.Jo
 	return list
 }
 
-// flush writes the samples whose time is over. A database that takes none costs the
-// oldest samples, never a tick.
-func (c *accounts) flush(ctx context.Context, a *Agent) {
+// unwritten are samples on the way to the database: looks put them in, and a loop of its own writes, for a slow disk
+// would make the readings old and close the GPUs. A database that takes none costs the oldest samples, never a tick.
+type unwritten struct {
+	lock sync.Mutex
+	batch
+
+	// keepSamples:
+	tidied  time.Time
+	failing bool
+}
+
+type batch struct {
+	samples []db.Sample
+	meters  []db.Meter // as of the last sample
+	lost    int        // samples for which there was no place
+}
+
+func (u *unwritten) put(samples []db.Sample, meters []db.Meter) {
+	u.lock.Lock()
+	defer u.lock.Unlock()
+	u.samples, u.meters = append(u.samples, samples...), meters
+	u.bound()
+}
+
+func (u *unwritten) take() batch {
+	u.lock.Lock()
+	defer u.lock.Unlock()
+	b := u.batch
+	u.batch = batch{}
+	return b
+}
+
+// putBack keeps a batch that the database did not take.
+func (u *unwritten) putBack(b batch) {
+	u.lock.Lock()
+	defer u.lock.Unlock()
+	u.samples, u.lost = append(b.samples, u.samples...), u.lost+b.lost
+	if len(u.meters) == 0 {
+		u.meters = b.meters
+	}
+	u.bound()
+}
+
+func (u *unwritten) bound() {
+	over := max(len(u.samples)-maxPending, 0)
+	u.samples, u.lost = u.samples[over:], u.lost+over
+}
+
+// flushSamples has the samples written whose time is over.
+func (a *Agent) flushSamples() {
 	if a.Records == nil {
 		return
 	}
-	at := time.Now().Truncate(a.sampleLength())
-	turned := false
+	at, c := time.Now().Truncate(a.sampleLength()), &a.accounts
+	var turned []db.Sample
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
-		turned = c.gpus[uuid].turn(at, a.sampleLength(), &c.pending) || turned
+		c.gpus[uuid].turn(at, a.sampleLength(), &turned)
 	}
-	if turned {
-		c.write(ctx, a)
-	}
-	if now := time.Now(); now.Sub(c.tidied) > tidyEvery {
-		c.tidied = now
-		if err := a.Records.Tidy(ctx); err != nil {
-			a.Log.Warn("tidy the accounting database; retried in an hour", "error", err)
-		}
+	if len(turned) > 0 {
+		a.unwritten.put(turned, c.meters(a.Node))
 	}
 }
 
 // tidyEvery is how often old samples are put together and too old samples go.
 const tidyEvery = time.Hour
 
+// keepSamples writes the samples that looks have left, and tidies.
+func (a *Agent) keepSamples(ctx context.Context, _ lease.Snapshot) {
+	a.writeSamples(ctx)
+	if now := time.Now(); now.Sub(a.unwritten.tidied) > tidyEvery {
+		a.unwritten.tidied = now
+		if err := a.Records.Tidy(ctx); err != nil {
+			a.Log.Warn("tidy the accounting database; retried in an hour", "error", err)
+		}
+	}
+}
+
+func (a *Agent) writeSamples(ctx context.Context) {
+	u := &a.unwritten
+	b := u.take()
+	if len(b.meters) == 0 {
+		return
+	}
+	if err := a.Records.AddSamples(ctx, b.samples, b.meters); err != nil {
+		u.putBack(b)
+		if !u.failing && !errors.Is(ctx.Err(), context.Canceled) { // then closeSamples is next
+			u.failing = true
+			a.Log.Error("write samples; kept until the database accepts them", "error", err)
+		}
+		return
+	}
+	u.failing = false
+	if b.lost > 0 {
+		a.Log.Error("samples are lost: the database accepted none for too long", "samples", b.lost)
+	}
+}
+
 // turn begins a new bucket if its time has come.
-func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool {
+func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) {
 	switch {
 	case !g.here || g.bucket.At.Equal(at):
-		return false
+		return
 	case g.bucket.At.IsZero(): // looks before the first bucket count in the first
 		g.bucket.At = at
-		return false
+		return
 	}
 	b := g.bucket
 	b.Length, b.Memory = length, g.jobSamples(b.At, length)
@@ -129,7 +203,6 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 	}
 	g.bucket, g.smactS = db.Sample{UUID: b.UUID, At: at}, 0
 	*to = append(*to, b)
-	return true
 }
 
 // fill goes on with the sample that an earlier agent has begun: a sample of the new agent alone would replace the
@@ -143,7 +216,7 @@ func (g *account) fill(s db.Sample) {
 	}
 }
 
-func (c *accounts) write(ctx context.Context, a *Agent) {
+func (c *accounts) meters(node string) []db.Meter {
 	var meters []db.Meter
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
 		g := c.gpus[uuid]
@@ -151,31 +224,24 @@ func (c *accounts) write(ctx context.Context, a *Agent) {
 			continue
 		}
 		meters = append(meters, db.Meter{UUID: g.gpu.UUID, Index: g.gpu.Index, Model: g.gpu.Model, TotalMiB: g.gpu.TotalMiB,
-			Node:     a.Node,
+			Node:     node,
 			CounterJ: figure.Measured(g.last), At: time.Now().Add(g.at - lease.Now()),
 			FloorWatts: figure.Measured(g.floor.Watts)})
 	}
-	err := a.Records.AddSamples(ctx, c.pending, meters)
-	if err != nil {
-		if !c.failing {
-			a.Log.Error("write samples; kept until the database accepts them", "error", err)
-		}
-		c.failing = true
-		c.pending = c.pending[max(len(c.pending)-maxPending, 0):]
-		return
-	}
-	c.failing, c.pending = false, c.pending[:0]
+	return meters
 }
 
-// close writes the samples that are left.
-func (c *accounts) close(a *Agent) {
+// closeSamples writes the samples that are left, when no loop runs any more.
+func (a *Agent) closeSamples() {
 	if a.Records == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	for _, g := range c.gpus {
-		g.turn(g.bucket.At.Add(1), a.sampleLength(), &c.pending)
+	var turned []db.Sample
+	for _, g := range a.accounts.gpus {
+		g.turn(g.bucket.At.Add(1), a.sampleLength(), &turned)
 	}
-	c.write(ctx, a)
+	a.unwritten.put(turned, a.accounts.meters(a.Node))
+	a.writeSamples(ctx)
 }
