@@ -60,18 +60,25 @@ func Lock(ctx context.Context, path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := LockOpen(ctx, f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// LockOpen is Lock for an open file or directory.
+func LockOpen(ctx context.Context, f *os.File) error {
 	for {
 		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 		case err == nil:
-			return f, nil
+			return nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			f.Close()
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return fmt.Errorf("%s: %w", f.Name(), err)
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("%s: %w", path, ctx.Err())
+			return fmt.Errorf("%s: %w", f.Name(), ctx.Err())
 		case <-time.After(lockEvery):
 		}
 	}

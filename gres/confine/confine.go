@@ -7,14 +7,17 @@ package confine
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"carma/db/file"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/slurmconf"
 )
@@ -206,18 +209,23 @@ func ForNode(c config.Config, node, slurmConf string) Host {
 		Pins: filepath.Join(bpfDir, node)}
 }
 
+// lockWait is how long a hook waits for others, which need milliseconds: a stopped process must not stop all hooks.
+const lockWait = 5 * time.Second
+
 // lock holds the lock of the node's guard until unlock is called. No user can open the file.
 func (h Host) lock() (unlock func(), err error) {
-	return flock(os.OpenFile(filepath.Join(h.RunDir, "confine.lock"), os.O_RDWR|os.O_CREATE, 0o600))
+	return flock(os.OpenFile(filepath.Join(h.RunDir, "confine.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600))
 }
 
 func flock(f *os.File, err error) (unlock func(), _ error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	if err := file.LockOpen(ctx, f); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("lock confinement: %w", err)
 	}
 	return func() { f.Close() }, nil
 }

@@ -512,6 +512,34 @@ func TestV1LockHeld(t *testing.T) {
 	g.remove(userDir(g.homes[0], job.UID), g.homes[0])
 }
 
+// A stopped process that has the guard's lock keeps no hook for ever.
+func TestLockHeld(t *testing.T) {
+	t.Parallel()
+	h := Host{RunDir: t.TempDir()}
+	unlock, err := h.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := h.lock()
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it still waits")
+	}
+	unlock()
+	if unlock, err = h.lock(); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
 func TestACL(t *testing.T) {
 	dir, list := nodes(t, 2)
 	users := map[int][]uint32{1: {1001, 1000, 1001}}
