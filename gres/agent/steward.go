@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/config"
@@ -29,6 +30,9 @@ const (
 	rankEvery = time.Hour
 	// slurmctld packs all nodes to tell which are up: of so many more nodes each asks an hour more rarely.
 	manyNodes = 1000
+	// first looks of all agents together, when the agents start together: all nodes cost slurmctld 10 ms where there
+	// are 1,000 (slurmbridge/sctl, ofNode)
+	firstLooksPerSecond = 5
 	// times as long as its questions for nodes and jobs took, the steward rests before it asks again:
 	// what slurmctld spends on the answers, a fifth of this time or less, stays below 1 % of a core
 	stewardRests = 20
@@ -88,6 +92,10 @@ func (s *Steward) keep(ctx context.Context, now time.Duration) {
 			return
 		}
 		s.nodes.Store(int64(len(names)))
+		if i := slices.Index(names, s.Node); s.counted == 0 && (i < 0 || i >= stewards) { // the first look at once
+			all := time.Duration(len(names)) * time.Second / firstLooksPerSecond
+			s.rested = now + time.Duration(float64(all)*capacity.Phase(s.Node))
+		}
 		s.counted = now
 	}
 	if s.ranked != 0 && s.rank >= stewards && now-s.ranked < rankEvery*time.Duration(1+s.nodes.Load()/manyNodes) ||

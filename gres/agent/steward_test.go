@@ -256,6 +256,7 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 		t.Errorf("%v", c.calls)
 	}
 	c.calls, a = nil, stewardOf(c, "n5") // the first that is up, after five that are not
+	a.Steward.keep(t.Context(), time.Second)
 	if a.Steward.keep(t.Context(), time.Minute); !slices.Equal(c.calls, []string{"nodes", "queue"}) {
 		t.Errorf("%v", c.calls)
 	}
@@ -273,6 +274,39 @@ func TestKeepStewardOfThousands(t *testing.T) {
 	}
 	if len(c.calls) != 8 || a.Steward.nodes.Load() != 1000 {
 		t.Errorf("%v, %d nodes", c.calls, a.Steward.nodes.Load())
+	}
+}
+
+// Agents that start together do not look at all nodes at one moment; those of the first nodes look at once.
+func TestFirstLooksComeApart(t *testing.T) {
+	const nodes = 100
+	c := &cluster{}
+	for i := range nodes {
+		c.nodes = append(c.nodes, schedule.Node{Name: fmt.Sprintf("n%02d", i), Up: true, Lives: true, GPUs: 1})
+	}
+	most := 0
+	var agents []*Agent
+	for _, n := range c.nodes {
+		agents = append(agents, stewardOf(c, n.Name))
+	}
+	for second := range nodes/firstLooksPerSecond + 1 {
+		c.calls = nil
+		for i, a := range agents {
+			before := len(c.calls)
+			a.Steward.keep(t.Context(), time.Hour+time.Duration(second)*time.Second)
+			if looked := len(c.calls) > before; second == 0 && looked != (i < stewards) {
+				t.Errorf("agent %d looks at its start: %v", i, looked)
+			}
+		}
+		most = max(most, len(c.calls))
+	}
+	for i, a := range agents {
+		if a.Steward.ranked == 0 {
+			t.Errorf("agent %d has never looked", i)
+		}
+	}
+	if most > 3*firstLooksPerSecond {
+		t.Errorf("%d questions in a second", most)
 	}
 }
 

@@ -51,7 +51,7 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 	}
 	every := interval(pause, nodes, rate)
 	if d.at == 0 { // agents that start together would stay in step
-		d.at, d.asked = now+time.Duration(float64(every-pause)*phase(p.Node)), now
+		d.at, d.asked = now+time.Duration(float64(every-pause)*Phase(p.Node)), now
 	} else if d.same {
 		d.at = d.asked + every
 	}
@@ -76,8 +76,8 @@ func interval(pause time.Duration, nodes, rate int) time.Duration {
 	return max(pause, time.Duration(nodes)*time.Second/time.Duration(rate))
 }
 
-// phase is a number from 0 to 1 that a node keeps.
-func phase(node string) float64 {
+// Phase is a number from 0 to 1 that a node keeps.
+func Phase(node string) float64 {
 	h := fnv.New32a()
 	h.Write([]byte(node))
 	return float64(h.Sum32()*2654435761) / (1 << 32) // names that differ only in the last digit come apart
