@@ -86,7 +86,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	a.Ends = &agent.Ends{Node: node, Config: &a.Config, Ledger: book, Jobs: sctl.Finder(slurm), Records: r, Log: log}
 	if c.Observes() {
-		observe(ctx, a, book, r, slurm, host.SlurmConf)
+		observe(a, book, r, slurm, host.SlurmConf)
 	} else {
 		share(a, book, slurm, host)
 	}
@@ -161,16 +161,11 @@ func runsProlog(slurmConf string) bool {
 }
 
 // observe wires the part that finds jobs without hooks. Nothing here changes anything in Slurm, on a GPU or for a job.
-func observe(ctx context.Context, a *agent.Agent, book *lease.Ledger, r *records.Records, slurm sctl.Client,
-	slurmConf string) {
+func observe(a *agent.Agent, book *lease.Ledger, r *records.Records, slurm sctl.Client, slurmConf string) {
 	site, _ := slurmconf.Read(slurmConf)
-	cluster := site.Setting("ClusterName")
-	if cluster == "" { // the file is slurmctld's alone (configless)
+	named := func(ctx context.Context) (string, error) { // where the file is slurmctld's alone (configless)
 		text, err := slurm.ShowConfig(ctx)
-		if err != nil {
-			a.Log.Warn("query the cluster's name; records have none until the agent starts again", "error", err)
-		}
-		cluster = slurmconf.Running(text)["clustername"]
+		return strings.ToLower(slurmconf.Running(text)["clustername"]), err
 	}
 	nodes := func(ctx context.Context) (int, error) {
 		names, err := slurm.NodeNames(ctx, nil)
@@ -182,8 +177,8 @@ func observe(ctx context.Context, a *agent.Agent, book *lease.Ledger, r *records
 		a.Log.Warn("find the cgroups of jobs; a job without a process on its GPU is found by squeue alone", "error", err)
 	}
 	a.Outputs = &output.Watch{RunDir: a.RunDir, Proc: "/proc", Log: a.Log}
-	a.Observer = &agent.Observer{Node: a.Node, Cluster: strings.ToLower(cluster), Nodes: nodes, Ledger: book,
-		Jobs: slurm, Found: sctl.Finder(slurm), Records: r,
+	a.Observer = &agent.Observer{Node: a.Node, Cluster: strings.ToLower(site.Setting("ClusterName")), Named: named,
+		Nodes: nodes, Ledger: book, Jobs: slurm, Found: sctl.Finder(slurm), Records: r,
 		Record: record.Record, User: userName, Present: present.Jobs, Log: a.Log}
 }
 

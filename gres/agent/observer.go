@@ -49,7 +49,8 @@ const lateStart = 30 * time.Second
 // has on the node, and those with processes on GPUs. The Observer changes nothing in Slurm.
 type Observer struct {
 	Node    string
-	Cluster string
+	Cluster string                                // empty: Named tells
+	Named   func(context.Context) (string, error) // the cluster's name, by slurmctld
 	Ledger  Observed
 	Jobs    Known
 	Found   Finds
@@ -143,6 +144,11 @@ func (o *Observer) askAll(ctx context.Context, now time.Duration, gpus []gres.GP
 	if o.nodes == 0 { // until slurmctld tells, the node asks as on a cluster of its own
 		if o.nodes, err = o.Nodes(ctx); err != nil {
 			o.Log.Warn("query how many nodes ask slurmctld", "error", err)
+		}
+	}
+	if o.Cluster == "" {
+		if o.Cluster, err = o.Named(ctx); err != nil {
+			o.Log.Warn("query the cluster's name; records have none until slurmctld answers", "error", err)
 		}
 	}
 	o.single.answeredAll(jobs, now)

@@ -578,7 +578,8 @@ func TestObserversTogether(t *testing.T) {
 	}
 }
 
-// A question without an answer is known to have none, and the number of nodes is asked until slurmctld tells.
+// A question without an answer is known to have none, and the number of nodes and the cluster's name are asked until
+// slurmctld tells.
 func TestObserverAsksAgain(t *testing.T) {
 	b, err := lease.Open(t.TempDir(), 5*time.Second)
 	if err != nil {
@@ -586,7 +587,14 @@ func TestObserverAsksAgain(t *testing.T) {
 	}
 	t.Cleanup(func() { b.Close() })
 	slurm, told := &readOnly{t: t, err: errors.New("squeue: timed out")}, 0
+	named := 0
 	o := &Observer{Node: "n1", Ledger: b, Found: slurm, Log: newAgent().Log,
+		Named: func(context.Context) (string, error) {
+			if named++; named == 1 {
+				return "", errors.New("no answer")
+			}
+			return "c", nil
+		},
 		Nodes: func(context.Context) (int, error) {
 			if told++; told == 1 {
 				return 0, errors.New("no answer")
@@ -602,8 +610,8 @@ func TestObserverAsksAgain(t *testing.T) {
 			t.Errorf("look %d: %v, failed %v, %d nodes", i, err, o.failed, o.nodes)
 		}
 	}
-	if told != 2 {
-		t.Errorf("%d questions for nodes", told)
+	if told != 2 || named != 2 || o.Cluster != "c" {
+		t.Errorf("%d questions for nodes, %d for the cluster %q", told, named, o.Cluster)
 	}
 }
 
