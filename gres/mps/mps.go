@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"carma/db/file"
 	"carma/gres"
 )
 
@@ -109,7 +110,7 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 		return err
 	}
 	if d.Many() {
-		if err := os.WriteFile(noteOf(c.RunDir, d), []byte(d), 0o644); err != nil {
+		if err := file.Replace(noteOf(c.RunDir, d), []byte(d), 0o644); err != nil {
 			return err
 		}
 	}

@@ -3,10 +3,14 @@
 package mps
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"carma/gres"
 )
 
 // program writes a script in place of nvidia-cuda-mps-control, for what its servers would
@@ -79,5 +83,26 @@ func TestKeepFails(t *testing.T) {
 	err := c.Keep(t.Context(), "GPU-1", func(now int64) (int64, error) { return now, nil })
 	if err == nil || !strings.Contains(err.Error(), "keep the MPS daemon of GPU GPU-1") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The note of a daemon of several GPUs is replaced: who reads meanwhile finds all of the note.
+func TestNoteIsReplaced(t *testing.T) {
+	c := program(t, "exit 3")
+	const d = gres.Daemon("GPU-1,GPU-2")
+	before := filepath.Join(c.RunDir, "before")
+	err := errors.Join(os.Mkdir(filepath.Join(c.RunDir, "mps"), 0o755),
+		os.WriteFile(before, []byte("the note of before"), 0o644), os.Link(before, noteOf(c.RunDir, d)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.start(t.Context(), d, tenure{User: gres.Nobody}); err == nil {
+		t.Error("a daemon that does not start has started")
+	}
+	if sets, err := c.Sets(); err != nil || !slices.Equal(sets, []gres.Daemon{d}) {
+		t.Errorf("%q, %v", sets, err)
+	}
+	if text, err := os.ReadFile(before); err != nil || string(text) != "the note of before" {
+		t.Errorf("the old note is written to: %q, %v", text, err)
 	}
 }
