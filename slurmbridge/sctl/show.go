@@ -12,14 +12,10 @@ import (
 	"time"
 )
 
-// credExpire returns for how long the credentials of a job are kept: cred_expire
-// of AuthInfo, which is 120 s by default (slurm.conf(5)).
-func (c Client) credExpire(ctx context.Context) (time.Duration, error) {
-	out, err := c.ShowConfig(ctx)
-	if err != nil {
-		return 0, err
-	}
-	m := credExpire().FindStringSubmatch(out)
+// credExpireOf returns for how long the credentials of a job are kept, by the output of `scontrol show config`:
+// cred_expire of AuthInfo, which is 120 s by default (slurm.conf(5)).
+func credExpireOf(config string) (time.Duration, error) {
+	m := credExpire().FindStringSubmatch(config)
 	if m == nil {
 		return 120 * time.Second, nil
 	}
@@ -51,7 +47,11 @@ func (c Client) SafeStart(ctx context.Context) (time.Duration, error) {
 	if err != nil || !v.Before(23, 2) {
 		return startAfter, err
 	}
-	expire, err := c.credExpire(ctx)
+	config, err := c.ShowConfig(ctx)
+	if err != nil {
+		return 0, err
+	}
+	expire, err := credExpireOf(config)
 	return SafeAfter(v, expire), err
 }
 
