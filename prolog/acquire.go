@@ -47,7 +47,7 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 		if yields && l.yielding.leaves(last) {
 			return nil, ""
 		}
-		if !yields && place.leaves(policy, in, last) {
+		if place.books && place.leaves(policy, in, last) {
 			return nil, ""
 		}
 		return last.UUIDs, last.Daemon
@@ -73,13 +73,11 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 			l.node.Log.Error("lease GPUs", "job", job.JobKey, "error", err)
 			return nil, err
 		}
-		if place.left() { // no longer than mostLooks, whatever the wait for GPUs is
+		if place.left() { // no longer than mostLeft, whatever the wait for GPUs is
 			if err := place.look(ctx, l.node.Name, l.slurm); err != nil {
 				l.node.Log.Warn("look who else waits for the last GPUs", "job", job.JobKey, "error", err)
 			}
-			if place.order != next {
-				time.Sleep(retryEvery)
-			}
+			time.Sleep(retryEvery)
 			continue
 		}
 		if gone := l.preempt(ctx, latest); gone.After(until) {

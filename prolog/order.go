@@ -5,11 +5,13 @@ package prolog
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"carma/db/file"
@@ -26,41 +28,42 @@ import (
 type place struct {
 	job    uint32
 	slots  int // of the job on the node
+	books  bool
 	dir    string
-	file   *os.File // locked while the Prolog waits; nil: the Prolog has no place
-	looks  int      // in a row, at GPUs after which a second such job finds none
-	leased int      // slots of the jobs that had GPUs at the last look
-	order  order    // as far as known then
+	file   *os.File       // locked while the Prolog waits; nil: the Prolog has no place
+	since  time.Time      // when GPUs were first left to others; zero: none are
+	looks  int            // since then
+	leased map[uint32]int // slots of the jobs that had GPUs at the last look
+	later  bool           // another job waits or is to come that may come first
 	prio   map[uint32]int64
 }
 
-// order is the place of a Prolog among those of the jobs that slurmctld has started.
-type order int
-
-const (
-	unknown order = iota
-	next
-	later // than another, which waits or is to come
-)
-
 const (
 	placesDir = "waiting"
-	// Where slurmctld does not answer: Prologs of jobs that one pass starts begin within so many looks (retryEvery).
+	// The place of a job that yields comes after all others.
+	yieldsSuffix = ".yields"
+	// Prologs of jobs that one pass starts mostly begin within so many looks (retryEvery).
 	firstLooks = 2
 	// An earlier job takes the GPUs that fit the job at its next look. A job that waits for other GPUs is
 	// left behind.
-	mostLooks = 10
-	// So many others are asked about, for so long.
-	mostOthers    = 8
-	orderDeadline = time.Second
+	mostLeft = time.Second
+	// So many others are asked about.
+	mostOthers = 8
 )
 
-// takePlace takes a place for a job with a booking; a job that yields only sees the places of others.
+// takePlace takes a place for a job with a booking, or one that yields.
 func (n *Node) takePlace(job uint32, slots int, books bool) *place {
-	p := &place{job: job, slots: slots, dir: filepath.Join(n.RunDir, placesDir), prio: map[uint32]int64{}}
+	p := &place{job: job, slots: slots, books: books, dir: filepath.Join(n.RunDir, placesDir), prio: map[uint32]int64{}}
+	name := strconv.FormatUint(uint64(job), 10)
+	if !books {
+		name += yieldsSuffix
+	}
 	err := os.MkdirAll(p.dir, 0o700)
-	if err == nil && books {
-		p.file, err = file.TryLock(filepath.Join(p.dir, strconv.FormatUint(uint64(job), 10)))
+	if err == nil {
+		p.file, err = file.TryLock(filepath.Join(p.dir, name))
+	}
+	if err == nil && p.file != nil {
+		err = p.file.Truncate(0) // of a killed Prolog
 	}
 	if err == nil && p.file != nil {
 		_, err = p.file.WriteAt([]byte(strconv.Itoa(slots)), 0)
@@ -78,30 +81,35 @@ func (p *place) leave() {
 	}
 }
 
-// others are the jobs of the other waiting Prologs, the first few, and the slots of all of them. The file of a killed
-// Prolog is removed.
+// others are the jobs of the other waiting Prologs that do not yield, the first few, and the slots of all Prologs
+// whose jobs had no GPUs at the last look. The file of a killed Prolog is removed.
 func (p *place) others() (jobs []uint32, slots int, err error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, e := range entries {
-		id, err := strconv.ParseUint(e.Name(), 10, 32)
+		number, yields := strings.CutSuffix(e.Name(), yieldsSuffix)
+		id, err := strconv.ParseUint(number, 10, 32)
 		if err != nil || uint32(id) == p.job {
 			continue
 		}
 		path := filepath.Join(p.dir, e.Name())
-		switch f, err := file.TryLock(path); {
+		f, err := file.TryLock(path)
+		switch {
 		case err != nil:
 			return nil, 0, err
-		case f == nil:
+		case f != nil:
+			os.Remove(path)
+			f.Close()
+			continue
+		case !yields:
 			jobs = append(jobs, uint32(id))
+		}
+		if _, has := p.leased[uint32(id)]; !has {
 			text, _ := os.ReadFile(path) // empty for a moment, or of a Prolog of an earlier version
 			n, _ := strconv.Atoi(string(text))
 			slots += n
-		default:
-			os.Remove(path)
-			f.Close()
 		}
 	}
 	slices.Sort(jobs)
@@ -111,27 +119,24 @@ func (p *place) others() (jobs []uint32, slots int, err error) {
 // leaves tells whether the Prolog leaves GPUs that it could take to others for now.
 func (p *place) leaves(policy choose.Policy, in choose.Input, d choose.Decision) bool {
 	if p.file == nil || len(d.UUIDs) == 0 || fitsAgain(policy, in, d) {
-		p.looks, p.order = 0, unknown
+		p.since, p.looks, p.later = time.Time{}, 0, false
 		return false
+	}
+	if p.since.IsZero() {
+		p.since = time.Now()
 	}
 	p.looks++
-	p.leased = 0
+	p.leased = map[uint32]int{}
 	for _, l := range in.Leases {
 		if l.Job.JobID != p.job {
-			p.leased++
+			p.leased[l.Job.JobID]++
 		}
 	}
-	switch p.order {
-	case next:
-		return false
-	case later:
-		return p.looks <= mostLooks
-	}
-	return p.looks <= firstLooks
+	return (p.later || p.looks <= firstLooks) && time.Since(p.since) < mostLeft
 }
 
 // left tells whether the last look found GPUs left to others.
-func (p *place) left() bool { return p.looks > 0 }
+func (p *place) left() bool { return !p.since.IsZero() }
 
 // fitsAgain tells whether a second such job would find GPUs, too.
 func fitsAgain(policy choose.Policy, in choose.Input, d choose.Decision) bool {
@@ -145,30 +150,21 @@ func fitsAgain(policy choose.Policy, in choose.Input, d choose.Decision) bool {
 	return len(choose.GPUs(policy, in).UUIDs) > 0
 }
 
-// look finds out whether an earlier job waits, or may be about to. Without slurmctld's answer the ids alone decide.
+// look finds out whether a job may come first: one that waits, by its priority, or without slurmctld's answer by its
+// id; or one that is to come.
 func (p *place) look(ctx context.Context, node string, slurm Slurm) error {
-	p.order = unknown
+	p.later = false
 	jobs, waiting, err := p.others()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, orderDeadline)
+	ctx, cancel := context.WithDeadline(ctx, p.since.Add(mostLeft))
 	defer cancel()
-	// Each GPU of a job is a slot. A slot of nobody's is of a job whose Prolog is to come, or whose end slurmctld has
-	// not heard of yet.
-	used, err := slurm.SlotsInUse(ctx, node)
-	if err == nil {
-		switch known := p.leased + waiting + p.slots; {
-		case used > known:
-			p.order = later
-		case used == known:
-			p.order = next
-		}
+	compared := slices.Clone(jobs)
+	if len(jobs) > 0 {
+		compared = append(compared, p.job)
 	}
-	if len(jobs) == 0 {
-		return err
-	}
-	for _, id := range append(slices.Clone(jobs), p.job) {
+	for _, id := range compared {
 		if _, known := p.prio[id]; known {
 			continue
 		}
@@ -179,13 +175,21 @@ func (p *place) look(ctx context.Context, node string, slurm Slurm) error {
 		}
 		p.prio[id] = j.Priority
 	}
-	if slices.ContainsFunc(jobs, func(id uint32) bool {
+	p.later = slices.ContainsFunc(jobs, func(id uint32) bool {
 		if err != nil {
 			return id < p.job
 		}
 		return cmp.Or(cmp.Compare(p.prio[p.job], p.prio[id]), cmp.Compare(id, p.job)) < 0
-	}) {
-		p.order = later
+	})
+	if p.later {
+		return err
 	}
-	return err
+	// Each GPU of a job is a slot, in use until the job completes. A slot of nobody's is of a job whose Prolog is to
+	// come. Where a job is completing here, and still has its lease, such a job is not seen.
+	used, failed := slurm.SlotsInUse(ctx, node)
+	for _, slots := range p.leased {
+		used -= slots
+	}
+	p.later = failed == nil && used > waiting+p.slots
+	return errors.Join(err, failed)
 }

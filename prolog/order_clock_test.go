@@ -24,16 +24,18 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 		silent       bool
 		begins, next uint32
 		after        time.Duration
+		inUse        int
 		want         uint32
 	}{
-		"the first begins first":         {equal, false, 8, 9, 50 * time.Millisecond, 8},
-		"the first begins last":          {equal, false, 9, 8, 50 * time.Millisecond, 8},
-		"a higher priority begins last":  {higher, false, 8, 9, 50 * time.Millisecond, 9},
-		"a higher priority begins first": {higher, false, 9, 8, 50 * time.Millisecond, 9},
-		"no answer":                      {nil, true, 9, 8, 50 * time.Millisecond, 8},
-		"the first begins late":          {equal, false, 9, 8, 700 * time.Millisecond, 8},
-		"a higher priority begins late":  {higher, false, 8, 9, 700 * time.Millisecond, 9},
-		"a lower priority begins late":   {higher, false, 9, 8, 700 * time.Millisecond, 9},
+		"the first begins first":         {equal, false, 8, 9, 50 * time.Millisecond, 3, 8},
+		"the first begins last":          {equal, false, 9, 8, 50 * time.Millisecond, 3, 8},
+		"a higher priority begins last":  {higher, false, 8, 9, 50 * time.Millisecond, 3, 9},
+		"a higher priority begins first": {higher, false, 9, 8, 50 * time.Millisecond, 3, 9},
+		"only priorities are known":      {higher, false, 8, 9, 50 * time.Millisecond, 0, 9},
+		"no answer":                      {nil, true, 9, 8, 50 * time.Millisecond, 3, 8},
+		"the first begins late":          {equal, false, 9, 8, 700 * time.Millisecond, 3, 8},
+		"a higher priority begins late":  {higher, false, 8, 9, 700 * time.Millisecond, 3, 9},
+		"a lower priority begins late":   {higher, false, 9, 8, 700 * time.Millisecond, 3, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -41,7 +43,7 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 				whole := func(id uint32) (err error) {
 					h := hook(id)
 					h.Carma.Mode = "exclusive"
-					slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent, 3}
+					slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent, c.inUse, 0}
 					return w.Prolog(t.Context(), h, w.book, slurm)
 				}
 				if err := whole(1); err != nil {
@@ -66,12 +68,15 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 func TestLastGPUWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		inUse int
+		takes time.Duration
 		want  time.Duration
 	}{
-		"nobody is to come":                   {2, 0},
-		"a job has ended, unheard, or starts": {3, mostLooks * retryEvery},
-		"slurmctld does not answer":           {0, firstLooks * retryEvery},
-		"a lease of a job that has gone":      {1, firstLooks * retryEvery},
+		"nobody is to come":              {2, 0, firstLooks * retryEvery},
+		"a job is to come":               {3, 0, mostLeft},
+		"slurmctld does not say":         {0, 0, firstLooks * retryEvery},
+		"a lease of a job that has gone": {1, 0, firstLooks * retryEvery},
+		"slurmctld is slow":              {3, 900 * time.Millisecond, mostLeft},
+		"slurmctld does not answer":      {3, time.Hour, mostLeft + retryEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -80,7 +85,7 @@ func TestLastGPUWaits(t *testing.T) {
 				for _, id := range []uint32{1, 9} { // the first finds another GPU beside its own
 					h := hook(id)
 					h.Carma.Mode = "exclusive"
-					if err := w.Prolog(t.Context(), h, w.book, ranks{&slurm{}, &sync.Mutex{}, nil, false, c.inUse}); err != nil {
+					if err := w.Prolog(t.Context(), h, w.book, ranks{&slurm{}, &sync.Mutex{}, nil, false, c.inUse, c.takes}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,10 +22,16 @@ type ranks struct {
 	mu       *sync.Mutex
 	priority map[uint32]int64
 	silent   bool
-	inUse    int // slots; 0: slurmctld does not say
+	inUse    int           // slots; 0: slurmctld does not say
+	takes    time.Duration // to say
 }
 
-func (r ranks) SlotsInUse(context.Context, string) (int, error) {
+func (r ranks) SlotsInUse(ctx context.Context, _ string) (int, error) {
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(r.takes):
+	}
 	if r.silent || r.inUse == 0 {
 		return 0, errors.New("slurmctld is away")
 	}
@@ -62,10 +69,37 @@ func TestPlaceOfAKilledProlog(t *testing.T) {
 	}
 }
 
+// Slots of jobs that have GPUs by now are not counted twice, those of jobs that yield are counted, and a killed Prolog
+// of the job leaves no text.
+func TestSlotsOfOthers(t *testing.T) {
+	w := newWorld(t)
+	dir := filepath.Join(w.RunDir, placesDir)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "7"), []byte("16"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	p := w.takePlace(9, 1, true)
+	defer p.leave()
+	defer w.takePlace(7, 2, true).leave()
+	defer w.takePlace(8, 4, false).leave()
+	for _, c := range []struct {
+		leased map[uint32]int
+		want   int
+	}{
+		{nil, 6},
+		{map[uint32]int{7: 2}, 4},
+		{map[uint32]int{8: 4, 5: 1}, 2},
+	} {
+		p.leased = c.leased
+		if jobs, slots, err := p.others(); !slices.Equal(jobs, []uint32{7}) || slots != c.want || err != nil {
+			t.Errorf("with GPUs %v: %v, %d, %v, want %d", c.leased, jobs, slots, err, c.want)
+		}
+	}
+}
+
 // An earlier job that needs more than there is makes a later one wait for a second, no longer.
 func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	w := newWorld(t)
-	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false, 0} }
+	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false, 0, 0} }
 	one := hook(1)
 	one.Carma.Mode = "exclusive"
 	if err := w.Prolog(t.Context(), one, w.book, slurm()); err != nil {
@@ -79,7 +113,7 @@ func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	if err := w.Prolog(t.Context(), later, w.book, slurm()); err != nil {
 		t.Fatal(err)
 	}
-	if l := w.leases(t); len(l) != 2 || time.Since(began) < mostLooks*retryEvery {
+	if l := w.leases(t); len(l) != 2 || time.Since(began) < mostLeft {
 		t.Errorf("leases %+v after %v", l, time.Since(began))
 	}
 }
