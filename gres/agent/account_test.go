@@ -305,7 +305,10 @@ func TestSamplesWait(t *testing.T) {
 			a.keepSamples(t.Context(), lease.Snapshot{})
 		}
 	}
-	r.err = nil
+	if r.tries != 1 {
+		t.Errorf("a database that refuses was tried %d times within a sample", r.tries)
+	}
+	r.err, a.unwritten.tried = nil, time.Time{}
 	a.keepSamples(t.Context(), lease.Snapshot{})
 	if n := len(r.at); n != maxPending || r.at[0].Unix() != 3 || !slices.IsSortedFunc(r.at, time.Time.Compare) {
 		t.Errorf("%d samples", n)
@@ -318,9 +321,22 @@ func TestSamplesWait(t *testing.T) {
 	}
 }
 
+// An agent that ends while no GPU can be read, as for an update of the driver, writes what has waited.
+func TestSamplesOfGPUsThatWent(t *testing.T) {
+	a, r := newAgent(), &sums{}
+	a.Records = r
+	a.unwritten.put([]db.Sample{{UUID: "a", At: time.Unix(1, 0)}}, []db.Meter{{UUID: "a"}})
+	a.accounts.of(gres.GPU{UUID: "a"}).here = false
+	a.closeSamples()
+	if len(r.at) != 1 || !r.written["a"] {
+		t.Errorf("written: %v, %v", r.at, r.written)
+	}
+}
+
 // sums adds samples up.
 type sums struct {
 	records
+	tries           int
 	meters          []db.Meter // of an earlier agent
 	energy, unowned float64
 	written         map[string]bool // GPUs with a sample or a meter
@@ -331,6 +347,7 @@ type sums struct {
 func (r *sums) Meters(context.Context) ([]db.Meter, error) { return r.meters, nil }
 
 func (r *sums) AddSamples(_ context.Context, samples []db.Sample, meters []db.Meter) error {
+	r.tries++
 	if r.err != nil {
 		return r.err
 	}

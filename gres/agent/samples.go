@@ -91,6 +91,7 @@ func (g *account) jobSamples(from time.Time, length time.Duration) (list []db.Jo
 
 // unwritten are samples on the way to the database: looks put them in, and a loop of its own writes, for a slow disk
 // would make the readings old and close the GPUs. A database that takes none costs the oldest samples, never a tick.
+// Only the first look reads the database itself (begin).
 type unwritten struct {
 	lock sync.Mutex
 	batch
@@ -98,6 +99,7 @@ type unwritten struct {
 	// keepSamples:
 	tidied  time.Time
 	failing bool
+	tried   time.Time
 }
 
 type batch struct {
@@ -109,7 +111,10 @@ type batch struct {
 func (u *unwritten) put(samples []db.Sample, meters []db.Meter) {
 	u.lock.Lock()
 	defer u.lock.Unlock()
-	u.samples, u.meters = append(u.samples, samples...), meters
+	u.samples = append(u.samples, samples...)
+	if len(meters) > 0 {
+		u.meters = meters
+	}
 	u.bound()
 }
 
@@ -157,10 +162,13 @@ const tidyEvery = time.Hour
 
 // keepSamples writes the samples that looks have left, and tidies.
 func (a *Agent) keepSamples(ctx context.Context, _ lease.Snapshot) {
-	a.writeSamples(ctx)
+	if u := &a.unwritten; !u.failing || time.Since(u.tried) >= a.sampleLength() { // all that waits is written anew
+		u.tried = time.Now()
+		a.writeSamples(ctx)
+	}
 	if now := time.Now(); now.Sub(a.unwritten.tidied) > tidyEvery {
 		a.unwritten.tidied = now
-		if err := a.Records.Tidy(ctx); err != nil {
+		if err := a.Records.Tidy(ctx); err != nil && ctx.Err() == nil {
 			a.Log.Warn("tidy the accounting database; retried in an hour", "error", err)
 		}
 	}
@@ -169,7 +177,7 @@ func (a *Agent) keepSamples(ctx context.Context, _ lease.Snapshot) {
 func (a *Agent) writeSamples(ctx context.Context) {
 	u := &a.unwritten
 	b := u.take()
-	if len(b.meters) == 0 {
+	if len(b.meters) == 0 && len(b.samples) == 0 {
 		return
 	}
 	if err := a.Records.AddSamples(ctx, b.samples, b.meters); err != nil {
