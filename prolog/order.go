@@ -34,6 +34,7 @@ type place struct {
 	since  time.Time      // when GPUs were first left to others; zero: none are
 	looks  int            // since then
 	leased map[uint32]int // slots of the jobs that had GPUs at the last look
+	inUse  int            // slots, by slurmctld at the first look; less than 0: not asked
 	later  bool           // another job waits or is to come that may come first
 	prio   map[uint32]int64
 }
@@ -123,7 +124,7 @@ func (p *place) leaves(policy choose.Policy, in choose.Input, d choose.Decision)
 		return false
 	}
 	if p.since.IsZero() {
-		p.since = time.Now()
+		p.since, p.inUse = time.Now(), -1
 	}
 	p.looks++
 	p.leased = map[uint32]int{}
@@ -184,12 +185,17 @@ func (p *place) look(ctx context.Context, node string, slurm Slurm) error {
 	if p.later {
 		return err
 	}
+	if p.inUse < 0 { // once: a busy node must not be made busier
+		var failed error
+		p.inUse, failed = slurm.SlotsInUse(ctx, node)
+		err = errors.Join(err, failed)
+	}
 	// Each GPU of a job is a slot, in use until the job completes. A slot of nobody's is of a job whose Prolog is to
 	// come. Where a job is completing here, and still has its lease, such a job is not seen.
-	used, failed := slurm.SlotsInUse(ctx, node)
+	known := waiting + p.slots
 	for _, slots := range p.leased {
-		used -= slots
+		known += slots
 	}
-	p.later = failed == nil && used > waiting+p.slots
-	return errors.Join(err, failed)
+	p.later = p.inUse > known
+	return err
 }

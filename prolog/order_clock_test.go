@@ -43,7 +43,7 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 				whole := func(id uint32) (err error) {
 					h := hook(id)
 					h.Carma.Mode = "exclusive"
-					slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent, c.inUse, 0}
+					slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent, c.inUse, 0, nil}
 					return w.Prolog(t.Context(), h, w.book, slurm)
 				}
 				if err := whole(1); err != nil {
@@ -81,16 +81,17 @@ func TestLastGPUWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				began := time.Now()
+				began, asked := time.Now(), 0
 				for _, id := range []uint32{1, 9} { // the first finds another GPU beside its own
 					h := hook(id)
 					h.Carma.Mode = "exclusive"
-					if err := w.Prolog(t.Context(), h, w.book, ranks{&slurm{}, &sync.Mutex{}, nil, false, c.inUse, c.takes}); err != nil {
+					slurm := ranks{&slurm{}, &sync.Mutex{}, nil, false, c.inUse, c.takes, &asked}
+					if err := w.Prolog(t.Context(), h, w.book, slurm); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if l, took := w.leases(t), time.Since(began); len(l) != 2 || took != c.want {
-					t.Errorf("leases %+v after %v, want after %v", l, took, c.want)
+				if l, took := w.leases(t), time.Since(began); len(l) != 2 || took != c.want || asked != 1 {
+					t.Errorf("leases %+v after %v and %d questions, want after %v", l, took, asked, c.want)
 				}
 			})
 		})

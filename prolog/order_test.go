@@ -24,9 +24,13 @@ type ranks struct {
 	silent   bool
 	inUse    int           // slots; 0: slurmctld does not say
 	takes    time.Duration // to say
+	asked    *int          // how often; nil: nobody counts
 }
 
 func (r ranks) SlotsInUse(ctx context.Context, _ string) (int, error) {
+	if r.asked != nil {
+		*r.asked++
+	}
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()
@@ -99,7 +103,7 @@ func TestSlotsOfOthers(t *testing.T) {
 // An earlier job that needs more than there is makes a later one wait for a second, no longer.
 func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	w := newWorld(t)
-	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false, 0, 0} }
+	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false, 0, 0, nil} }
 	one := hook(1)
 	one.Carma.Mode = "exclusive"
 	if err := w.Prolog(t.Context(), one, w.book, slurm()); err != nil {
