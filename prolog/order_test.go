@@ -78,7 +78,8 @@ func TestPlaceOfAKilledProlog(t *testing.T) {
 func TestSlotsOfOthers(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.RunDir, placesDir)
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "7"), []byte("16"), 0o600)); err != nil {
+	err := os.MkdirAll(dir, 0o700)
+	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "7"), []byte("16"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	p := w.takePlace(9, 1, true)

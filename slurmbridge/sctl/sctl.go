@@ -93,8 +93,8 @@ func (c Client) Node(ctx context.Context, node string) (extra string, err error)
 	return noneEmpty(values[0][0]), nil
 }
 
-// SlotsInUse returns how many of a node's GPU slots jobs have now: jobs that slurmctld has just started as well, and none
-// that are completing (deallocate_nodes gives their GRES back at once).
+// SlotsInUse returns how many of a node's GPU slots jobs have now: jobs that slurmctld has just started as well, and
+// none that are completing (deallocate_nodes gives their GRES back at once).
 func (c Client) SlotsInUse(ctx context.Context, node string) (int, error) {
 	rows, err := c.ofNode(ctx, node, "GresUsed") // the same for each partition of the node
 	if err != nil {
