@@ -47,7 +47,7 @@ const (
 	firstLooks = 2
 	// An earlier job takes the GPUs that fit the job at its next look. A job that waits for other GPUs is
 	// left behind.
-	mostLeft = time.Second
+	mostLeft = 2 * time.Second
 	// So many others are asked about.
 	mostOthers = 8
 )

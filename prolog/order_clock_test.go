@@ -33,9 +33,9 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 		"a higher priority begins first": {higher, false, 9, 8, 50 * time.Millisecond, 3, 9},
 		"only priorities are known":      {higher, false, 8, 9, 50 * time.Millisecond, 0, 9},
 		"no answer":                      {nil, true, 9, 8, 50 * time.Millisecond, 3, 8},
-		"the first begins late":          {equal, false, 9, 8, 700 * time.Millisecond, 3, 8},
-		"a higher priority begins late":  {higher, false, 8, 9, 700 * time.Millisecond, 3, 9},
-		"a lower priority begins late":   {higher, false, 9, 8, 700 * time.Millisecond, 3, 9},
+		"the first begins late":          {equal, false, 9, 8, 1500 * time.Millisecond, 3, 8},
+		"a higher priority begins late":  {higher, false, 8, 9, 1500 * time.Millisecond, 3, 9},
+		"a lower priority begins late":   {higher, false, 9, 8, 1500 * time.Millisecond, 3, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

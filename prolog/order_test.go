@@ -101,7 +101,7 @@ func TestSlotsOfOthers(t *testing.T) {
 	}
 }
 
-// An earlier job that needs more than there is makes a later one wait for a second, no longer.
+// An earlier job that needs more than there is makes a later one wait for two seconds, no longer.
 func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	w := newWorld(t)
 	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false, 0, 0, nil} }

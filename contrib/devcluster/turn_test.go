@@ -395,7 +395,7 @@ func attackKept(t *testing.T, c *cluster) {
 // to the queue. The batch job's Prolog begins late, as on a busy node.
 func attackTurn(t *testing.T, c *cluster) {
 	prolog := c.dir + "/hooks/prolog"
-	c.sh("", "cp -p "+prolog+" "+prolog+".own; sed -i '1a [ \"$SLURM_JOB_USER\" != "+bob+" ] || sleep 0.7' "+prolog)
+	c.sh("", "cp -p "+prolog+" "+prolog+".own; sed -i '1a [ \"$SLURM_JOB_USER\" != "+bob+" ] || sleep 0.5' "+prolog)
 	defer c.sh("", "mv "+prolog+".own "+prolog)
 	for what, passes := range map[string]string{
 		"srun -w":                           "exec srun -J passes -w n1 --gres=gpu:1 sleep 1h",
