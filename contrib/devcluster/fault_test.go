@@ -56,44 +56,68 @@ func TestBrokenLibcarma(t *testing.T) {
 			if c.script != "" {
 				want = wholeGPU
 			}
-			path := filepath.Join(cl.dir, "log", "slurmctld.log")
-			before, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cl.restart("slurmctld")
-			for range 3 {
-				id := cl.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=banana\n"+c.script+"\nsleep 1\n")
-				if got := cl.job(id, "%b"); !regexp.MustCompile(want).MatchString(got) {
-					t.Errorf("job asks for %s, want %s", got, want)
+			began := time.Now()
+			lines := cl.unansweredBy(c.script, want)
+			// On a busy machine any answer may come late, and the log has a line a minute.
+			const late = "did not answer within 50 ms"
+			for range 4 {
+				if c.log == late || !strings.Contains(strings.Join(lines, "\n"), late) {
+					break
 				}
-				out := cl.sh("", "scontrol show job "+id)
-				if strings.Contains(out, "AdminComment") != (c.script != "") ||
-					c.script != "" && !strings.Contains(out, "no answer for this job at submission") {
-					t.Errorf("job was annotated:\n%s", out)
-				}
+				t.Logf("once more: %s", lines)
+				began = time.Now()
+				lines = cl.unansweredBy(c.script, want)
 			}
-			if c.script != "" {
-				// As (*cluster).sbatch reads it.
-				if _, told, err := cl.run(alice, "sbatch --parsable --gres=gpu:1 --wrap='"+c.script+"'"); err != nil ||
-					!strings.Contains(told, "no answer for this job") {
-					t.Errorf("sbatch tells nothing of whole GPUs: %v: %s", err, told)
+			most := 1 + int(time.Since(began)/time.Minute)
+			for _, line := range lines {
+				if !strings.Contains(line, c.log) {
+					t.Errorf("%s\nwant one with %s", line, c.log)
 				}
 			}
-			cl.sh("", "scontrol ping | grep UP")
-			log, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := regexp.MustCompile("(?m)^.*("+unanswered+").*$").FindAllString(string(log[len(before):]), -1)
-			if len(lines) != 1 || !strings.Contains(lines[0], c.log) {
-				t.Errorf("%d lines: %v\nwant one with %s", len(lines), lines, c.log)
+			if len(lines) == 0 || len(lines) > most {
+				t.Errorf("%d lines: %v\nwant one, at most %d, with %s", len(lines), lines, most, c.log)
 			}
 			if c.script != "" { // the job takes as long as the machine does, and there is a line a minute
 				cl.ends(cl.sbatch(alice, "--gres=gpu:1", c.script+"\ntrue\n"), "COMPLETED")
 			}
 		})
 	}
+}
+
+// unansweredBy starts slurmctld anew, submits jobs with a script of faults, which ask for want then, and returns what
+// slurmctld's log says of libcarma.
+func (c *cluster) unansweredBy(script, want string) []string {
+	c.t.Helper()
+	path := filepath.Join(c.dir, "log", "slurmctld.log")
+	before, err := os.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.restart("slurmctld")
+	for range 3 {
+		id := c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=banana\n"+script+"\nsleep 1\n")
+		if got := c.job(id, "%b"); !regexp.MustCompile(want).MatchString(got) {
+			c.t.Errorf("job asks for %s, want %s", got, want)
+		}
+		out := c.sh("", "scontrol show job "+id)
+		if strings.Contains(out, "AdminComment") != (script != "") ||
+			script != "" && !strings.Contains(out, "no answer for this job at submission") {
+			c.t.Errorf("job was annotated:\n%s", out)
+		}
+	}
+	if script != "" {
+		// As (*cluster).sbatch reads it.
+		if _, told, err := c.run(alice, "sbatch --parsable --gres=gpu:1 --wrap='"+script+"'"); err != nil ||
+			!strings.Contains(told, "no answer for this job") {
+			c.t.Errorf("sbatch tells nothing of whole GPUs: %v: %s", err, told)
+		}
+	}
+	c.sh("", "scontrol ping | grep UP")
+	log, err := os.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return regexp.MustCompile("(?m)^.*("+unanswered+").*$").FindAllString(string(log[len(before):]), -1)
 }
 
 // The switch file turns CARMA off within a second, and removing it on again.
