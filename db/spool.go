@@ -49,8 +49,8 @@ func spoolName(a Attempt) string { return fmt.Sprintf("%d.%d.%s.json", a.JobID, 
 // lostName is the file of a record without an Epilog, read behind the Epilog's.
 func lostName(a Attempt) string { return strings.TrimSuffix(spoolName(a), "json") + "lost.json" }
 
-// Drain writes the kept records with put, and with putLost those without an Epilog, by their names, and forgets each
-// written record. A file that is no record, or the record of another attempt than its name
+// Drain writes the kept records in the order of the files' names, records without an Epilog with putLost, the rest with
+// put, and forgets each written record. A file that is no record, or the record of another attempt than its name
 // says, is refused: the file is put aside with the suffix .bad. Drain stops at the
 // first record that cannot be written.
 func (s Spool) Drain(ctx context.Context, put, putLost func(context.Context, Attempt) error) (refused int, err error) {

@@ -35,7 +35,7 @@ type place struct {
 	looks  int            // since then
 	leased map[uint32]int // slots of the jobs that had GPUs at the last look
 	inUse  int            // slots, by slurmctld at the first look; less than 0: not asked
-	later  bool           // another job waits or is to come that may come first
+	later  bool           // a job that may come first waits, or is to come
 	prio   map[uint32]int64
 }
 
@@ -43,16 +43,16 @@ const (
 	placesDir = "waiting"
 	// The place of a job that yields comes after all others.
 	yieldsSuffix = ".yields"
-	// Prologs of jobs that one pass starts mostly begin within so many looks (retryEvery).
+	// The Prologs of a pass of slurmctld mostly begin within so many looks (retryEvery).
 	firstLooks = 2
 	// An earlier job takes the GPUs that fit the job at its next look. A job that waits for other GPUs is
 	// left behind.
 	mostLeft = 2 * time.Second
-	// So many others are asked about.
+	// Of so many other jobs slurmctld is asked for the priority.
 	mostOthers = 8
 )
 
-// takePlace takes a place for a job with a booking, or one that yields.
+// takePlace takes a place for a job with a booking, or for a job that yields.
 func (n *Node) takePlace(job uint32, slots int, books bool) *place {
 	p := &place{job: job, slots: slots, books: books, dir: filepath.Join(n.RunDir, placesDir), prio: map[uint32]int64{}}
 	name := strconv.FormatUint(uint64(job), 10)
@@ -82,8 +82,8 @@ func (p *place) leave() {
 	}
 }
 
-// others are the jobs of the other waiting Prologs that do not yield, the first few, and the slots of all Prologs
-// whose jobs had no GPUs at the last look. The file of a killed Prolog is removed.
+// others are the jobs of the other waiting Prologs without the yielding ones, at most mostOthers, and the slots of all
+// Prologs whose jobs had no GPUs at the last look. The file of a killed Prolog is removed.
 func (p *place) others() (jobs []uint32, slots int, err error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil {
@@ -151,8 +151,8 @@ func fitsAgain(policy choose.Policy, in choose.Input, d choose.Decision) bool {
 	return len(choose.GPUs(policy, in).UUIDs) > 0
 }
 
-// look finds out whether a job may come first: one that waits, by its priority, or without slurmctld's answer by its
-// id; or one that is to come.
+// look finds out whether another job may come first: a waiting job by priority, or without slurmctld's answer by id;
+// or any job whose Prolog is to come.
 func (p *place) look(ctx context.Context, node string, slurm Slurm) error {
 	p.later = false
 	jobs, waiting, err := p.others()
@@ -190,8 +190,8 @@ func (p *place) look(ctx context.Context, node string, slurm Slurm) error {
 		p.inUse, failed = slurm.SlotsInUse(ctx, node)
 		err = errors.Join(err, failed)
 	}
-	// Each GPU of a job is a slot, in use until the job completes. A slot of nobody's is of a job whose Prolog is to
-	// come. Where a job is completing here, and still has its lease, such a job is not seen.
+	// Each GPU of a job is a slot, in use until the job completes. A slot without a lease or a Prolog belongs to a job
+	// whose Prolog is to come. The lease of a completing job hides one slot of these.
 	known := waiting + p.slots
 	for _, slots := range p.leased {
 		known += slots

@@ -73,8 +73,8 @@ func TestPlaceOfAKilledProlog(t *testing.T) {
 	}
 }
 
-// Slots of jobs that have GPUs by now are not counted twice, those of jobs that yield are counted, and a killed Prolog
-// of the job leaves no text.
+// Slots of jobs with GPUs are not counted twice, slots of yielding jobs are counted, and a killed Prolog of the job
+// leaves no text.
 func TestSlotsOfOthers(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.RunDir, placesDir)
@@ -101,7 +101,7 @@ func TestSlotsOfOthers(t *testing.T) {
 	}
 }
 
-// An earlier job that needs more than there is makes a later one wait for two seconds, no longer.
+// An earlier job that needs more than there is makes a later job wait for two seconds, no longer.
 func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	w := newWorld(t)
 	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false, 0, 0, nil} }

@@ -18,7 +18,7 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// accounts is what the agent keeps to tell which job did what: a meter for each GPU.
+// accounts are the meters of the GPUs, by which the agent tells each job's part.
 type accounts struct {
 	loaded bool
 	gpus   map[string]*account

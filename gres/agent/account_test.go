@@ -291,8 +291,8 @@ func TestAccountOfGPUsThatAreHere(t *testing.T) {
 	}
 }
 
-// Samples that the database does not take wait, as far as there is place, and are written in order: the oldest go, and
-// the log says how many.
+// Samples wait for a database that refuses, as far as there is place, and are written in order: the oldest samples go,
+// and the log says how many.
 func TestSamplesWait(t *testing.T) {
 	var log bytes.Buffer
 	a := newAgent()
@@ -321,7 +321,7 @@ func TestSamplesWait(t *testing.T) {
 	}
 }
 
-// An agent that ends while no GPU can be read, as for an update of the driver, writes what has waited.
+// An agent that ends while no GPU can be read, as for an update of the driver, writes the samples that wait.
 func TestSamplesOfGPUsThatWent(t *testing.T) {
 	a, r := newAgent(), &sums{}
 	a.Records = r

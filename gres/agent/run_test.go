@@ -67,7 +67,7 @@ func (h *hung) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (s
 func (h *hung) SetWords(context.Context, map[string]string) error     { return h.hang() }
 func (h *hung) NodeNames(context.Context, []string) ([]string, error) { return nil, h.hang() }
 
-// slowDisk is the records on a disk that does not answer.
+// slowDisk are the records on a disk without an answer.
 type slowDisk struct {
 	records
 	until *hung

@@ -89,8 +89,8 @@ func (g *account) jobSamples(from time.Time, length time.Duration) (list []db.Jo
 	return list
 }
 
-// unwritten are samples on the way to the database: looks put them in, and a loop of its own writes, for a slow disk
-// would make the readings old and close the GPUs. A database that takes none costs the oldest samples, never a tick.
+// unwritten are samples on the way to the database: looks add samples, and a separate loop writes, for a slow disk
+// would make the readings old and close the GPUs. A database that takes no samples costs the oldest, never a tick.
 // Only the first look reads the database itself (begin).
 type unwritten struct {
 	lock sync.Mutex
@@ -160,9 +160,9 @@ func (a *Agent) flushSamples() {
 // tidyEvery is how often old samples are put together and too old samples go.
 const tidyEvery = time.Hour
 
-// keepSamples writes the samples that looks have left, and tidies.
+// keepSamples writes the samples of the looks, and tidies.
 func (a *Agent) keepSamples(ctx context.Context, _ lease.Snapshot) {
-	if u := &a.unwritten; !u.failing || time.Since(u.tried) >= a.sampleLength() { // all that waits is written anew
+	if u := &a.unwritten; !u.failing || time.Since(u.tried) >= a.sampleLength() { // each try writes all samples
 		u.tried = time.Now()
 		a.writeSamples(ctx)
 	}
@@ -239,7 +239,7 @@ func (c *accounts) meters(node string) []db.Meter {
 	return meters
 }
 
-// closeSamples writes the samples that are left, when no loop runs any more.
+// closeSamples writes the last samples, when no loop runs any more.
 func (a *Agent) closeSamples() {
 	if a.Records == nil {
 		return

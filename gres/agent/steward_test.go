@@ -277,7 +277,7 @@ func TestKeepStewardOfThousands(t *testing.T) {
 	}
 }
 
-// Agents that start together do not look at all nodes at one moment; those of the first nodes look at once.
+// Agents that start together look at all nodes at different moments; the first nodes' agents look at once.
 func TestFirstLooksComeApart(t *testing.T) {
 	const nodes = 100
 	c := &cluster{}

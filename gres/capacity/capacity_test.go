@@ -486,7 +486,7 @@ func TestPublishFails(t *testing.T) {
 	}
 }
 
-// A slurmctld that refuses, or does not answer, is asked more and more rarely until it takes the counts.
+// A slurmctld that refuses, or does not answer, is asked more and more rarely until slurmctld takes the counts.
 func TestPublishRests(t *testing.T) {
 	s := &fakeSlurm{}
 	p := newPublisher(t, s)

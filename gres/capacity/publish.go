@@ -69,7 +69,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 
 // PublishIf publishes if s, which may be a moment old, says that slurmctld was
 // last told something else, or nothing: so nothing is locked, and read again, every second. After an error PublishIf
-// rests, each time for longer; the error is ErrTooSoon then.
+// rests, ever longer; the error is ErrTooSoon then.
 func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 	text, _, ok, err := p.Book.Published(ctx)
 	if err != nil {

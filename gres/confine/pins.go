@@ -10,9 +10,9 @@ import (
 	"slices"
 )
 
-// A scope has one program, whatever node's name it is pinned by: a node may have had another name since the machine
-// booted, or the agent has another name than the hooks. Of two programs, each would refuse all GPUs to jobs that only
-// the other one's map has.
+// A scope has a single program, whatever node's name the program is pinned by: a node may have had another name since
+// the machine booted, or the agent has another name than the hooks. Of two programs, each would refuse all GPUs to the
+// jobs in the other program's map.
 
 // links are the pinned links of all names.
 func (h Host) links() []string {
@@ -20,7 +20,7 @@ func (h Host) links() []string {
 	return links
 }
 
-// pinsAt are the directories whose link is at one of the cgroups with these numbers; 0: at a cgroup that has gone.
+// pinsAt are the directories whose link is at a cgroup of the given numbers; 0: at a cgroup that has gone.
 func (h Host) pinsAt(cgroups ...uint64) (dirs []string, err error) {
 	for _, link := range h.links() {
 		cgroup, err := cgroupOf(link)
@@ -49,7 +49,7 @@ func (h Host) attached(cgroup uint64) (m bpfMap, pins string, err error) {
 	return bpfMap{fd}, dirs[0], err
 }
 
-// lock holds the lock of all names' guards until unlock is called, for two names may have one scope. No user can open
+// lock holds the lock of all names' guards until unlock is called, for two names may share a scope. No user can open
 // the directory.
 func (g *v2) lock() (unlock func(), err error) {
 	dir := filepath.Dir(g.Pins)
@@ -59,11 +59,11 @@ func (g *v2) lock() (unlock func(), err error) {
 	return flock(os.Open(dir))
 }
 
-// undoPins removes the program of the node's name, the one at the node's scope, and those whose scope has gone.
+// undoPins removes the program of the node's name, the program at the node's scope, and programs whose scope has gone.
 func (h Host) undoPins() error {
 	dir := filepath.Dir(h.Pins)
 	if rootsAlone(dir) != nil {
-		return nil // no guard pins a program there, and its owner could hold the lock
+		return nil // no guard pins a program there, and the directory's owner could hold the lock
 	}
 	unlock, err := flock(os.Open(dir))
 	if errors.Is(err, fs.ErrNotExist) {

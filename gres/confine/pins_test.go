@@ -89,7 +89,7 @@ func (m machine) want(scope string, job uint32, want string) {
 	}
 }
 
-// settle waits for what the kernel does in its own time: to detach a program, to let go of a cgroup.
+// settle waits for the kernel's delayed work: to detach a program, to let go of a cgroup.
 func settle(done func() bool) {
 	for range 600 {
 		if done() {
@@ -158,7 +158,7 @@ func TestV2NamesAtOnce(t *testing.T) {
 	}
 }
 
-// Without confinement, no name's program keeps the node's jobs from GPUs; another slurmd's keeps its own.
+// Without confinement, no name's program keeps the node's jobs from GPUs; another slurmd's program stays.
 func TestV2UndoOtherName(t *testing.T) {
 	const scope, other, gone = "slurmstepd.scope", "n3_slurmstepd.scope", "n4_slurmstepd.scope"
 	m := newMachine(t, scope, other, gone)

@@ -86,7 +86,7 @@ func TestKeepFails(t *testing.T) {
 	}
 }
 
-// The note of a daemon of several GPUs is replaced: who reads meanwhile finds all of the note.
+// The note of a daemon of several GPUs is replaced: a reader meanwhile finds all of the note.
 func TestNoteIsReplaced(t *testing.T) {
 	c := program(t, "exit 3")
 	const d = gres.Daemon("GPU-1,GPU-2")

@@ -43,7 +43,7 @@ func (r *Records) Put(ctx context.Context, a db.Attempt) error {
 	return r.orSpool(a, db.Spool.Add, func() error { return r.db.Put(ctx, a) })
 }
 
-// orSpool spools a record that the database does not take.
+// orSpool spools a record that the database refuses.
 func (r *Records) orSpool(a db.Attempt, spool func(db.Spool, db.Attempt) error, put func() error) error {
 	err := r.open()
 	if err == nil {
@@ -67,7 +67,7 @@ func (r *Records) Lately(ctx context.Context, q db.Lately) (db.Happened, error) 
 }
 
 // PutLost writes the record of an attempt that had no Epilog, unless an Epilog came to write
-// the record: to the spool if the database does not take it.
+// the record: to the spool if the database refuses.
 func (r *Records) PutLost(ctx context.Context, a db.Attempt) error {
 	return r.orSpool(a, db.Spool.AddLost, func() error { return r.db.PutIfNone(ctx, a) })
 }

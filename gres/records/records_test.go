@@ -49,7 +49,7 @@ func TestEndedIsCounted(t *testing.T) {
 	}
 }
 
-// A record that the database does not take is there once it does, an Epilog's and one without.
+// A record that the database refuses comes later from the spool: an Epilog's record, and a record without an Epilog.
 func TestSpooledUntilTheDatabaseTakes(t *testing.T) {
 	r := &Records{Path: filepath.Join(t.TempDir(), "carma.db")}
 	if err := os.Mkdir(r.Path, 0o700); err != nil { // no database

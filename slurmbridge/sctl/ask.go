@@ -208,8 +208,8 @@ func number(s string) (uint32, error) {
 	return uint32(v), nil
 }
 
-// words is a command as a person would type it: without the separator, by which each error of a lasting fault would
-// be a new text.
+// words is a command as a person would type the command: without the random separator, with which each error of a
+// lasting fault would be a new text.
 func words(cmd *exec.Cmd) string {
 	text := strings.Join(append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...), " ")
 	return inWords().ReplaceAllString(text, "")

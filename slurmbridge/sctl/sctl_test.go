@@ -160,7 +160,7 @@ func TestCheckCron(t *testing.T) {
 	}
 }
 
-// A lasting fault has one text, which callers log once.
+// A lasting fault keeps its text, so that callers log the fault once.
 func TestErrorsAreTheSame(t *testing.T) {
 	const fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
 	c := client(t, map[string]string{"sinfo": fails, "squeue": fails, "sacct": fails})
