@@ -35,8 +35,13 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 	}
 	var last choose.Decision
 	yields := l.yields()
-	place := l.node.takePlace(l.JobID, len(l.Slots), !yields)
-	defer place.leave()
+	place := l.place
+	if yields {
+		place.rest()
+	} else {
+		place.wait()
+	}
+	defer place.rest()
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		closeStale(readings, l.node.Config)
 		in := choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: l.node.Thresholds, Last: given}
@@ -47,7 +52,7 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 		if yields && l.yielding.leaves(last) {
 			return nil, ""
 		}
-		if place.books && place.leaves(policy, in, last) {
+		if !yields && place.leaves(policy, in, last) {
 			return nil, ""
 		}
 		return last.UUIDs, last.Daemon

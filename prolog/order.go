@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"carma/db/file"
@@ -28,9 +27,8 @@ import (
 type place struct {
 	job    uint32
 	slots  int // of the job on the node
-	books  bool
 	dir    string
-	file   *os.File       // locked while the Prolog waits; nil: the Prolog has no place
+	file   *os.File       // locked until the Prolog ends; nil: the Prolog has no place
 	since  time.Time      // when GPUs were first left to others; zero: none are
 	looks  int            // since then
 	leased map[uint32]int // slots of the jobs that had GPUs at the last look
@@ -41,8 +39,6 @@ type place struct {
 
 const (
 	placesDir = "waiting"
-	// The place of a job that yields comes after all others.
-	yieldsSuffix = ".yields"
 	// The Prologs of a pass of slurmctld mostly begin within so many looks (retryEvery).
 	firstLooks = 2
 	// An earlier job takes the GPUs that fit the job at its next look. A job that waits for other GPUs is
@@ -52,27 +48,37 @@ const (
 	mostOthers = 8
 )
 
-// takePlace takes a place for a job with a booking, or for a job that yields.
-func (n *Node) takePlace(job uint32, slots int, books bool) *place {
-	p := &place{job: job, slots: slots, books: books, dir: filepath.Join(n.RunDir, placesDir), prio: map[uint32]int64{}}
-	name := strconv.FormatUint(uint64(job), 10)
-	if !books {
-		name += yieldsSuffix
-	}
+// takePlace takes a place for a job's Prolog, which is about to wait for GPUs.
+func (n *Node) takePlace(job uint32, slots int) *place {
+	p := &place{job: job, slots: slots, dir: filepath.Join(n.RunDir, placesDir), prio: map[uint32]int64{}}
 	err := os.MkdirAll(p.dir, 0o700)
 	if err == nil {
-		p.file, err = file.TryLock(filepath.Join(p.dir, name))
+		p.file, err = file.TryLock(filepath.Join(p.dir, strconv.FormatUint(uint64(job), 10)))
 	}
 	if err == nil && p.file != nil {
 		err = p.file.Truncate(0) // of a killed Prolog
 	}
-	if err == nil && p.file != nil {
-		_, err = p.file.WriteAt([]byte(strconv.Itoa(slots)), 0)
-	}
 	if err != nil {
 		n.Log.Warn("take a place among the Prologs that wait", "job", job, "error", err)
 	}
+	p.wait()
 	return p
+}
+
+// wait has the Prolog wait for GPUs: a later job leaves the last GPUs to the Prolog's job.
+func (p *place) wait() { p.write('+') }
+
+// rest has the Prolog wait no more, or yield to all others. The job's slots still count.
+func (p *place) rest() {
+	p.write('-')
+	p.since, p.looks, p.later = time.Time{}, 0, false
+}
+
+// write writes the slots with a sign. Without the text other Prologs wait somewhat longer, for a job that is to come.
+func (p *place) write(sign byte) {
+	if p.file != nil {
+		p.file.WriteAt(strconv.AppendInt([]byte{sign}, int64(p.slots), 10), 0)
+	}
 }
 
 func (p *place) leave() {
@@ -82,35 +88,34 @@ func (p *place) leave() {
 	}
 }
 
-// others are the jobs of the other waiting Prologs without the yielding ones, at most mostOthers, and the slots of all
-// Prologs whose jobs had no GPUs at the last look. The file of a killed Prolog is removed.
+// others are the jobs of the other waiting Prologs, at most mostOthers, and the slots of all Prologs whose jobs had no
+// GPUs at the last look. The file of a killed Prolog is removed.
 func (p *place) others() (jobs []uint32, slots int, err error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, e := range entries {
-		number, yields := strings.CutSuffix(e.Name(), yieldsSuffix)
-		id, err := strconv.ParseUint(number, 10, 32)
+		id, err := strconv.ParseUint(e.Name(), 10, 32)
 		if err != nil || uint32(id) == p.job {
 			continue
 		}
 		path := filepath.Join(p.dir, e.Name())
-		f, err := file.TryLock(path)
-		switch {
+		switch f, err := file.TryLock(path); {
 		case err != nil:
 			return nil, 0, err
 		case f != nil:
 			os.Remove(path)
 			f.Close()
 			continue
-		case !yields:
+		}
+		text, _ := os.ReadFile(path) // empty for a moment, or of a Prolog of an earlier version
+		n, _ := strconv.Atoi(string(text))
+		if n >= 0 {
 			jobs = append(jobs, uint32(id))
 		}
 		if _, has := p.leased[uint32(id)]; !has {
-			text, _ := os.ReadFile(path) // empty for a moment, or of a Prolog of an earlier version
-			n, _ := strconv.Atoi(string(text))
-			slots += n
+			slots += max(n, -n)
 		}
 	}
 	slices.Sort(jobs)

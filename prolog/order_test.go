@@ -55,14 +55,14 @@ func (r ranks) Job(_ context.Context, id uint32) (sctl.Job, error) {
 func TestPlaceOfAKilledProlog(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.RunDir, placesDir)
-	p := w.takePlace(9, 1, true)
+	p := w.takePlace(9, 1)
 	if err := os.WriteFile(filepath.Join(dir, "8"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if jobs, slots, err := p.others(); len(jobs) != 0 || slots != 0 || err != nil {
 		t.Errorf("%v, %d, %v", jobs, slots, err)
 	}
-	waits := w.takePlace(7, 1, true)
+	waits := w.takePlace(7, 1)
 	if jobs, slots, err := p.others(); len(jobs) != 1 || jobs[0] != 7 || slots != 1 || err != nil {
 		t.Errorf("%v, %d, %v", jobs, slots, err)
 	}
@@ -82,10 +82,12 @@ func TestSlotsOfOthers(t *testing.T) {
 	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "7"), []byte("16"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	p := w.takePlace(9, 1, true)
+	p := w.takePlace(9, 1)
 	defer p.leave()
-	defer w.takePlace(7, 2, true).leave()
-	defer w.takePlace(8, 4, false).leave()
+	defer w.takePlace(7, 2).leave()
+	yields := w.takePlace(8, 4)
+	defer yields.leave()
+	yields.rest()
 	for _, c := range []struct {
 		leased map[uint32]int
 		want   int
@@ -101,6 +103,32 @@ func TestSlotsOfOthers(t *testing.T) {
 	}
 }
 
+// A job on its way back to the queue has its slots until its Prolog ends, and waits no more: nobody waits for the job.
+func TestPlaceOfAReturningJob(t *testing.T) {
+	w := newWorld(t)
+	whole := hook(1)
+	whole.Carma.Mode = "exclusive"
+	w.prolog(t, whole)
+	p := w.takePlace(9, 1)
+	defer p.leave()
+	var during []uint32
+	slots := 0
+	w.slurm.refuse = func(sctl.Change) (err error) {
+		during, slots, err = p.others()
+		return err
+	}
+	large := hook(7)
+	large.Carma.Mode, large.Carma.GPUs = "exclusive", 2
+	large.Slots = []int{0, 1}
+	w.prolog(t, large)
+	if len(during) != 0 || slots != 2 {
+		t.Errorf("while the job returned: waits %v, %d slots", during, slots)
+	}
+	if jobs, slots, err := p.others(); len(jobs) != 0 || slots != 0 || err != nil {
+		t.Errorf("behind its Prolog: %v, %d, %v", jobs, slots, err)
+	}
+}
+
 // An earlier job that needs more than there is makes a later job wait for two seconds, no longer.
 func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	w := newWorld(t)
@@ -110,7 +138,7 @@ func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	if err := w.Prolog(t.Context(), one, w.book, slurm()); err != nil {
 		t.Fatal(err)
 	}
-	earlier := w.takePlace(8, 2, true) // of a job that needs two GPUs
+	earlier := w.takePlace(8, 2) // of a job that needs two GPUs
 	defer earlier.leave()
 	later := hook(9)
 	later.Carma.Mode = "exclusive"
@@ -131,7 +159,7 @@ func TestLastGPUIsLeftToAProlog(t *testing.T) {
 	one := hook(1)
 	one.Carma.Mode = "exclusive"
 	w.prolog(t, one)
-	waits := w.takePlace(8, 1, true)
+	waits := w.takePlace(8, 1)
 	unbooked := hook(9)
 	unbooked.Carma = jobenv.Carma{}
 	w.Until = time.Now().Add(2*w.Config.Hooks.Deadline.D() + time.Minute)

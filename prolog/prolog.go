@@ -118,6 +118,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		n.Log.Error("confine the job", "job", h.JobKey, "error", err)
 	}
 	l := n.arrive(ctx, h, ledger, slurm)
+	defer l.place.leave()
 	l.fitNode(ctx)
 	if n.Config.Hooks.Strict {
 		if err := n.checkNode(ctx, ledger); err != nil {
@@ -143,6 +144,7 @@ func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		return n.shutOutLate(ctx, h, slurm)
 	}
 	l := n.arrive(ctx, h, ledger, slurm)
+	defer l.place.leave()
 	l.fitNode(ctx)
 	l.job.Late = true
 	if t, err := readTaskFile(n.RunDir, h.JobID); err == nil && t.Restart == h.Restart {
@@ -171,13 +173,15 @@ type launch struct {
 	refused    time.Time  // when the log last said why no GPU fits
 	told       bool       // the user has been told why the job waits
 	stays      bool       // the job cannot return to the queue
+	place      *place     // among the Prologs that wait
 	yielding   yielding
 	preemption preemption
 }
 
 // arrive finds out the job's needs here.
 func (n *Node) arrive(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) *launch {
-	l := &launch{Hook: h, node: n, ledger: ledger, slurm: slurm, started: time.Now()}
+	l := &launch{Hook: h, node: n, ledger: ledger, slurm: slurm, started: time.Now(),
+		place: n.takePlace(h.JobID, len(h.Slots))}
 	l.request, l.job, l.about = n.request(h)
 	var j sctl.Job
 	var words sctl.Words
