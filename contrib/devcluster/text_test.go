@@ -209,7 +209,14 @@ func victims(c *cluster, attacks int, options string) (before map[string]string,
 		return c.sh(user, "sbatch --parsable -o /dev/null -p plain "+options+" "+more+" --wrap 'exec sleep 1h'")
 	}
 	tasks := min(attacks+1, 60) // CPUs of a node, less those of the others
-	many := sleeps(bob, fmt.Sprintf("--array=1-%d", tasks))
+	// Few at a time: of a launch that a busy slurmd answers late slurmctld requeues the job, minutes later.
+	many := sleeps(bob, fmt.Sprintf("--array=1-%d%%1", tasks))
+	for n := 1; n < tasks; {
+		n = min(n+8, tasks)
+		c.sh("", fmt.Sprintf("scontrol update JobId=%s ArrayTaskThrottle=%d", many, n))
+		c.eventually(func() string { return c.sh("", "squeue -h -r -t R -o %r -j "+many+" | grep -cx None || true") },
+			fmt.Sprintf("^%d$", n))
+	}
 	running := sleeps(bob, "")
 	waits := c.sbatch(bob, "--begin=now+10hours -o /dev/null "+options, shares("4G"))
 	array := sleeps(bob, "--array=0-3%1")
@@ -218,11 +225,9 @@ func victims(c *cluster, attacks int, options string) (before map[string]string,
 	common = []string{running, waits, array, second, onGPU}
 	c.waiting([]string{running, second, onGPU}, "%T %r", "RUNNING None")
 	c.waiting([]string{waits}, "%r", "BeginTime")
-	// Any of the array: a node that takes too long to start 60 jobs has slurmctld requeue some of these.
+	// Any of the array: slurmctld may have requeued one.
 	c.eventually(func() string { return c.sh("", "squeue -h -r -j "+array+" -o '%T %r' | sort | uniq -c") },
 		`^ *3 PENDING JobArrayTaskLimit\n *1 RUNNING None$`)
-	c.eventually(func() string { return c.sh("", "squeue -h -r -t R -o %r -j "+many+" | grep -cx None || true") },
-		fmt.Sprintf("^%d$", tasks))
 	// A number that is the array's too means all of it.
 	own = strings.Fields(c.sh("", "squeue -h -t R -j "+many+" -o %A | grep -vx "+many))
 	return c.shown(append(slices.Clone(own), common...)...), common, own
