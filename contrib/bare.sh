@@ -4,7 +4,8 @@
 # A new Debian with nothing but what the README names, and commands in it: what a
 # new user sees. usage: bare.sh [--keep PATH DIR] RELEASE AS COMMAND [AS COMMAND]...
 # RELEASE is bookworm, trixie, forky, noble or jammy. AS is user (who has sudo), root, or root-offline:
-# root without a network. Each command runs in a clone of the last commit. PATH of
+# root without a network. Each command runs in a clone of the last commit. AS may also be until, COMMAND then a
+# time in seconds since 1970: later than that none of the commands behind begins, and each is said. PATH of
 # that clone, the last command's, is copied to DIR when all have passed. It ends with 3 where debootstrap
 # cannot make the root.
 #
@@ -15,7 +16,7 @@
 # container.
 set -euo pipefail
 
-usage() { echo "usage: bare.sh [--keep PATH DIR] bookworm|trixie|forky|noble|jammy (user|root|root-offline COMMAND)..." >&2; exit 2; }
+usage() { echo "usage: bare.sh [--keep PATH DIR] bookworm|trixie|forky|noble|jammy (user|root|root-offline COMMAND | until TIME)..." >&2; exit 2; }
 # A caller can tell a root that no mirror gives from a command that fails.
 making=''
 die() { echo "bare: $*" >&2; exit "${making:-1}"; }
@@ -99,12 +100,22 @@ main() {
 	making=3
 	make_root
 	making=''
-	local name began word failed='' home
+	local name began word failed='' home until=''
 	# shellcheck disable=SC1091
 	name=$(. "$root/etc/os-release" && echo "$PRETTY_NAME")
 	echo "bare: $name made in $SECONDS s;" \
 		"in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
 	while [ $# -gt 0 ]; do
+		if [ "$1" = until ]; then
+			until=$2
+			shift 2
+			continue
+		fi
+		if [ -n "$until" ] && [ "$(date +%s)" -gt "$until" ]; then
+			echo "bare: $name, as $1: $2: NOT TRIED, for time is short"
+			shift 2
+			continue
+		fi
 		began=$SECONDS word=passed
 		echo "bare: $name, as $1: $2"
 		inside "$1" "$2" || { word=FAILED failed=yes; }

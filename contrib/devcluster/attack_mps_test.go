@@ -21,10 +21,14 @@ import (
 func TestAttackNextUser(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
-	pause, tries, most := 50*time.Millisecond, 1, time.Minute
+	pause, tries := 50*time.Millisecond, 1
+	undisturbed, _ := c.nextUser("nothing", patience)
+	most := 30*time.Second + undisturbed
+	if undisturbed > time.Minute { // a slow machine: the jobs run for 20 s
+		tries = 4
+	}
 	if underUML {
-		undisturbed, _ := c.nextUser("nothing", patience)
-		pause, tries, most = time.Second, 4, 30*time.Second+undisturbed
+		pause = time.Second
 	}
 	stop := func() string { return "" } // what would stop alice's servers of the next attack before her jobs have them
 	for _, a := range []struct {
@@ -168,7 +172,7 @@ func (c *cluster) nextUser(after string, most time.Duration) (took time.Duration
 			"simjob --mem 2G --smact 5 --ramp 0s --duration 20s && echo worked && exit 7\n"))
 	}
 	for _, id := range ids {
-		if c.pipe(id) == "" {
+		if c.pipe(id) == "" && !noAnswer.MatchString(c.hookLog(id)) {
 			c.t.Errorf("%s: job %s of the next user runs without MPS\n%s", after, id, c.hookLog(id))
 		}
 	}

@@ -16,10 +16,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,8 +46,9 @@ const alice, bob, carol = "carma-alice", "carma-bob", "carma-carol"
 const unanswered = "job accepted as written|whole GPUs booked for a job"
 
 // patience is how long a test waits for something that takes a moment on a machine with nothing else to do. A message
-// that a daemon has not answered within MessageTimeout (10 s), as on a busy machine, is sent again after one to two
-// minutes (85 s on 22.05.8, slurmd stopped for 12 s), and again as late where the next one is lost, too.
+// that a daemon has not answered within MessageTimeout, as on a busy machine, is sent again after one to two minutes
+// (85 s on 22.05.8, slurmd stopped for 12 s at 10 s), and again as late where the next one is lost, too. An answer
+// that still changes, as a list of jobs that end one after the other, has three times as long.
 var patience = 6 * time.Minute
 
 // underUML: everything takes ten times as long.
@@ -71,6 +74,7 @@ func up(t *testing.T, args ...string) *cluster {
 	if first := note(t.Name(), false); first {
 		t.Parallel()
 	}
+	admit(t)
 	dir, err := os.MkdirTemp(shortDir(), "cdc")
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +101,40 @@ func up(t *testing.T, args ...string) *cluster {
 		c.env = append(c.env, m[1]+"="+value)
 	}
 	return c
+}
+
+// admission is the turn of the next cluster, and how many there are.
+var admission struct {
+	sync.Mutex
+	clusters atomic.Int32
+}
+
+// admit waits until the machine has room for another cluster, beside three always: where more than ten processes want
+// to run on each processor, as on a slow machine or beside other runs, messages are late (MessageTimeout), so that
+// slurmctld requeues jobs, and CARMA's hooks do without what takes seconds. Eight clusters on two usual processors
+// have nine.
+func admit(t *testing.T) {
+	admission.Lock()
+	defer admission.Unlock()
+	for admission.clusters.Load() >= 3 && runnable() > 10*runtime.NumCPU() {
+		time.Sleep(time.Second)
+	}
+	admission.clusters.Add(1)
+	t.Cleanup(func() { admission.clusters.Add(-1) })
+}
+
+// runnable is how many threads want to run, on average of 0.3 s; the averages of /proc/loadavg are of a minute and more.
+func runnable() (average int) {
+	const looks = 10
+	for range looks {
+		text, _ := os.ReadFile("/proc/loadavg")
+		if fields := strings.FieldsFunc(string(text), func(r rune) bool { return r == ' ' || r == '/' }); len(fields) > 3 {
+			n, _ := strconv.Atoi(fields[3])
+			average += n
+		}
+		time.Sleep(300 * time.Millisecond / looks)
+	}
+	return average / looks
 }
 
 // realMPS tells whether all clusters have NVIDIA's own MPS control daemon (make
@@ -306,9 +344,14 @@ func (c *cluster) eventually(what func() string, want string) {
 // await looks ever more rarely: a fifth of the processor time of all tests on a live Slurm is squeue's.
 func (c *cluster) await(what func() string, want string) (got string, ok bool) {
 	pause := 100 * time.Millisecond
-	for start := time.Now(); time.Since(start) < patience; time.Sleep(pause) {
+	start := time.Now()
+	for since := start; time.Since(since) < patience && time.Since(start) < 3*patience; time.Sleep(pause) {
+		last := got
 		if got = what(); regexp.MustCompile(want).MatchString(got) {
 			return got, true
+		}
+		if got != last {
+			since = time.Now()
 		}
 		pause = min(pause+pause/8, 300*time.Millisecond)
 	}
@@ -412,10 +455,11 @@ func (c *cluster) uid(user string) string { return c.sh("", "id -u "+user) }
 // noDrain requires every node up and of no bad state.
 func (c *cluster) noDrain() {
 	c.t.Helper()
-	if out := c.sh("", "sinfo -N -h -p plain -o '%N %T "+
-		"%E'"); regexp.MustCompile(`drain|down|fail|\*|inval`).MatchString(strings.ToLower(out)) {
+	nodes := func() string { return c.sh("", "sinfo -N -h -p plain -o '%N %T %E'") }
+	if out := nodes(); regexp.MustCompile(`drain|down|fail|inval`).MatchString(strings.ToLower(out)) {
 		c.t.Errorf("nodes:\n%s", out)
 	}
+	c.eventually(nodes, `^[^*]+$`) // a slurmd that was late has its star until slurmctld's next message
 }
 
 // nothingLeft ends the users' jobs and requires that nothing of them stays: no job, on no node

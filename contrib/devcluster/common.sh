@@ -66,8 +66,8 @@ stop() {
 	local pid
 	while pid=$(pid_of "$1"); do
 		kill "-${2:-TERM}" "$pid" 2>/dev/null || true
-		if ! wait_for 10 gone "$pid"; then
-			echo "devcluster: $1 (pid $pid) did not end in 10 s; killed" >&2
+		if ! wait_for 60 gone "$pid"; then
+			echo "devcluster: $1 (pid $pid) did not end in 60 s; killed" >&2
 			kill -KILL "$pid" 2>/dev/null || true
 			wait_for 5 gone "$pid" || break
 		fi
@@ -93,7 +93,7 @@ daemon() {
 	local name=$1
 	shift
 	("$@") >>"$dir/log/$name.out" 2>&1 </dev/null 8<&- || die "$name did not start; see $dir/log/"
-	wait_for 60 test -s "$dir/pid/$name.raw" || die "$name left no pid file; see $dir/log/"
+	wait_for 180 test -s "$dir/pid/$name.raw" || die "$name left no pid file; see $dir/log/"
 	remember "$name" "$(cat "$dir/pid/$name.raw")"
 }
 
@@ -110,7 +110,7 @@ start_agent() {
 	remember "agent.$1" $!
 	disown
 	# slurmctld ends the process group of a ResumeProgram that has ended: the agent is to have its own before.
-	wait_for 60 leads_session $! || true
+	wait_for 180 leads_session $! || true
 }
 
 # leads_session PID: setsid has made the process a session, or the process has ended

@@ -70,12 +70,12 @@ start_mysql() {
 		--innodb-buffer-pool-size=64M --innodb-lock-wait-timeout=900 --innodb-flush-log-at-trx-commit=0 --loose-innodb-snapshot-isolation=OFF >>"$dir/log/mysql.out" 2>&1 </dev/null 8<&- &
 	remember mysql $!
 	disown
-	wait_for 60 mysql_answers || die "MariaDB did not start; see $dir/log/mysql.out"
+	wait_for 180 mysql_answers || die "MariaDB did not start; see $dir/log/mysql.out"
 }
 
 mysql_answers() { pid_of mysql >/dev/null && (exec 3<>"/dev/tcp/127.0.0.1/$(mysql_port)"); }
 
 start_slurmdbd() {
 	daemon slurmdbd "$slurm_sbin/slurmdbd"
-	wait_for 60 timeout 5 sacctmgr -n show cluster || die "slurmdbd did not start; see $dir/log/slurmdbd.log"
+	wait_for 180 timeout 20 sacctmgr -n show cluster || die "slurmdbd did not start; see $dir/log/slurmdbd.log"
 }

@@ -44,14 +44,18 @@ having() { grep -lazs "$@" /proc/[0-9]*/environ | cut -d / -f 3 | grep -vx $$; }
 # slurmstepd and the jobs' processes outlive slurmd. They are known by the
 # SLURM_CONF in their environment.
 stop_steps() {
-	local pid signal
-	for signal in TERM KILL; do
+	local pid signal=TERM found
+	for _ in {1..100}; do
+		found=''
 		for pid in $(having -x "SLURM_CONF=$dir/etc/slurm.conf"); do
 			if grep -qaz '^SLURM_JOB_ID=\|^SLURMSTEPD' "/proc/$pid/environ" 2>/dev/null; then
 				kill "-$signal" "$pid" 2>/dev/null || true
+				found=yes
 			fi
 		done
+		[ -n "$found" ] || break
 		sleep 0.2
+		signal=KILL
 	done
 }
 
@@ -64,8 +68,13 @@ stop_mps() {
 		echo "quit -t 1" | CUDA_MPS_PIPE_DIRECTORY=$pipe SIMGPU_STATE=$dir/simgpu/$1 \
 			timeout 10 "$dir/lib/nvidia-cuda-mps-control" >/dev/null 2>&1 || true
 	done
-	for pid in $(having "^CUDA_MPS_PIPE_DIRECTORY=$dir/run/$1/mps/"); do
-		kill -KILL "$pid" 2>/dev/null || true
+	for _ in {1..100}; do
+		for pid in $(having "^CUDA_MPS_PIPE_DIRECTORY=$dir/run/$1/mps/"); do
+			kill -KILL "$pid" 2>/dev/null || true
+		done
+		[ -n "${pid:-}" ] || break
+		pid=''
+		sleep 0.2
 	done
 }
 

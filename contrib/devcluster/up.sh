@@ -197,7 +197,8 @@ write_slurm_conf() {
 		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail$extra
 		JobAcctGatherType=jobacct_gather/none
 		JobCompType=jobcomp/none
-		MinJobAge=300
+		MinJobAge=3600
+		MessageTimeout=30
 		KillWait=3
 		SlurmdParameters=config_overrides
 		TEXT
@@ -394,20 +395,20 @@ start_all() {
 	# --force: munged otherwise refuses a directory whose parents others can write.
 	/usr/sbin/munged --force --socket="$dir/munge/s" --key-file="$dir/munge/key" --pid-file="$dir/pid/munged.raw" \
 		--log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" >>"$dir/log/munged.out" 2>&1 8<&- || die "munged did not start; see $dir/log/munged.out"
-	wait_for 60 test -s "$dir/pid/munged.raw" || die "munged left no pid file"
+	wait_for 180 test -s "$dir/pid/munged.raw" || die "munged left no pid file"
 	remember munged "$(cat "$dir/pid/munged.raw")"
 	[ "$dbd" = no ] || start_dbd
 	start_slurmctld -c
 	for n in $(nodes); do start_slurmd "$n"; done
-	wait_for 60 listening || die "slurmctld or a slurmd does not listen; see $dir/log/"
+	wait_for 180 listening || die "slurmctld or a slurmd does not listen; see $dir/log/"
 	exec 8<&-
 	if carma_on; then
 		for n in $(nodes); do start_agent "$n"; done
 	fi
 	wait_for 180 all_idle || die "the nodes did not come up; see $dir/log/"
-	! carma_on || wait_for 60 all_read || die "the agents read no GPUs; see $dir/log/agent.*.log"
+	! carma_on || wait_for 180 all_read || die "the agents read no GPUs; see $dir/log/agent.*.log"
 	! carma_on || [ "$observe" = yes ] || ! extra_constraints ||
-		wait_for 60 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
+		wait_for 180 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
 }
 
 # listened PORT: slurmctld would note a connection without a message as an error. 0A is LISTEN.
@@ -420,7 +421,7 @@ listening() {
 
 all_idle() { [ "$(timeout 20 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }
 
-all_published() { ! timeout 5 sinfo -N -h -p plain -O Extra:200 | grep -qv carma1; }
+all_published() { ! timeout 20 sinfo -N -h -p plain -O Extra:200 | grep -qv carma1; }
 
 all_read() {
 	local n
