@@ -16,11 +16,10 @@ func TestNodeOutsideThePilot(t *testing.T) {
 	c.sh("", "cd "+c.dir+"\nfor i in 0 1 2 3; do mknod dev/own$i c 195 $i; done\n"+
 		"sed -i '/^PartitionName=gpu/s/Nodes=n1,n2/Nodes=n1/; /^NodeName=n2/s/Gres=[^ ]*/Gres=gpu:4/' etc/slurm.conf\n"+
 		"sed -i '/^NodeName=n2/d' etc/gres.conf\necho NodeName=n2 Name=gpu File=$PWD/dev/own[0-3] >>etc/gres.conf")
-	// A slurmd that registers once more with the old gres.conf gives its node back the slots, for good.
-	c.sh("", `for n in n1 n2; do read -r pid _ <`+c.dir+`/pid/slurmd.$n; kill $pid
-		while kill -0 $pid 2>/dev/null; do sleep 0.1; done; done`)
+	// Twice: a slurmd that registered once more, with the old gres.conf, has given its node back the slots.
 	c.restart("slurmctld")
 	c.restart("slurmd")
+	c.restart("slurmctld")
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -p plain -o '%N %T %G'") }, `(?m)^n2 idle gpu:4`)
 	script := "#SBATCH --gres=gpu:2\necho gpu=$CUDA_VISIBLE_DEVICES job=$SLURM_JOB_GPUS\n" +
 		"srun --mpi=none sh -c 'echo step=$CUDA_VISIBLE_DEVICES'\n"

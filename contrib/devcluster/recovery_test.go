@@ -14,6 +14,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"carma/gres/output"
+	"carma/slurmbridge/jobenv"
 )
 
 // nearLimit is seen on the GPU near the limit of a job that books 8 GiB.
@@ -23,9 +26,29 @@ var nearLimit = "simjob --mem 7800M --smact 10" + untilPeak("7800")
 var oomOnce = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n" + nearLimit +
 	"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n"
 
-// oomLater is one command that does the same, for long enough that the agent finds the files that it has open, too.
-const oomLater = "sh -c 'simjob --mem 7800M --smact 10 --ramp 0s --duration 6s; " +
+// oomLater is one command that does the same, once the agent has found the files that it has open, too (noted).
+const oomLater = "sh -c 'simjob --mem 7800M --smact 10 --ramp 0s --duration 10h & " +
+	"until [ -e noted.$SLURM_JOB_ID ] && [ \"$(cat $SLURM_SUBMIT_DIR/peak-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0} " +
+	"2>/dev/null || echo 0)\" -ge 7800 ]; do sleep 0.2; done; kill $!; wait $!; " +
 	"exec simjob --mem 12G --smact 10 --ramp 0s --duration 1s'"
+
+// noted waits until an agent knows that a job writes errors to a file of the name, and tells the job.
+func (c *cluster) noted(id, name string) {
+	c.t.Helper()
+	n, _ := strconv.ParseUint(id, 10, 32)
+	c.eventually(func() (names string) {
+		for _, dir := range []string{"n1", "n2"} {
+			for restart := range uint32(3) { // a node may have returned the job to the queue
+				files, _ := output.Read(filepath.Join(c.dir, "run", dir), jobenv.JobKey{JobID: uint32(n), Restart: restart})
+				for _, f := range files {
+					names += filepath.Base(string(f.Path)) + "\n"
+				}
+			}
+		}
+		return names
+	}, "(?m)^"+name+"$")
+	c.sh(alice, "touch noted."+id)
+}
 
 func (c *cluster) adminComment(id string) string {
 	m := regexp.MustCompile(`(?m)AdminComment=(.*)$`).FindStringSubmatch(c.sh("", "scontrol show job "+id))
@@ -80,6 +103,12 @@ func TestOutputs(t *testing.T) {
 		ids[name] = c.sbatch(alice, j.options, j.script)
 		want[name] = j.wanted
 	}
+	if ptrace(t) {
+		c.noted(ids["redirected"], "redirected.err")
+		c.noted(ids["step"], "step-0.err")
+	} else {
+		c.sh(alice, "touch noted."+ids["redirected"]+" noted."+ids["step"])
+	}
 	ids["array"] += "_3"
 	for name, w := range want {
 		t.Run(name, func(t *testing.T) {
@@ -111,6 +140,13 @@ func TestOutputs(t *testing.T) {
 // which root without CAP_SYS_PTRACE, as in a container, may not look at (proc(5)).
 func needsPtrace(t *testing.T) {
 	t.Helper()
+	if !ptrace(t) {
+		t.Skip("root may not look at the open files of other users' processes here: no CAP_SYS_PTRACE")
+	}
+}
+
+func ptrace(t *testing.T) bool {
+	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Fatal(err)
@@ -121,9 +157,7 @@ func needsPtrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if effective&(1<<unix.CAP_SYS_PTRACE) == 0 {
-		t.Skip("root may not look at the open files of other users' processes here: no CAP_SYS_PTRACE")
-	}
+	return effective&(1<<unix.CAP_SYS_PTRACE) != 0
 }
 
 // What cannot be requeued says why, and what can be is not lost for want of
