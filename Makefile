@@ -159,7 +159,7 @@ test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile va
 # control daemon, as root; tests whose jobs need an MPS server are skipped.
 test-integration: deps-test-integration all $(PROGRESS) ## tests on a real Slurm, as root by sudo; RUN= takes some
 	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null
-	@$(PROGRESS) go $(AS_ROOT) $(SHORT) -tags integration -count=1 -parallel 8 -timeout 80m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
+	@$(PROGRESS) go $(AS_ROOT) $(SHORT) -tags integration -count=1 -parallel 8 -timeout 60m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX

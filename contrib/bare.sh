@@ -4,8 +4,8 @@
 # A new Debian with nothing but what the README names, and commands in it: what a
 # new user sees. usage: bare.sh [--keep PATH DIR] RELEASE AS COMMAND [AS COMMAND]...
 # RELEASE is bookworm, trixie, forky, noble or jammy. AS is user (who has sudo), root, or root-offline:
-# root without a network. Each command runs in a clone of the last commit. AS may also be until, COMMAND then a
-# time in seconds since 1970: later than that none of the commands behind begins, and each is said. PATH of
+# root without a network. Each command runs in a clone of the last commit. For AS the word until may stand, with
+# a time in seconds since 1970 for COMMAND: later no command behind begins, and a line names each. PATH of
 # that clone, the last command's, is copied to DIR when all have passed. It ends with 3 where debootstrap
 # cannot make the root.
 #
@@ -107,6 +107,7 @@ main() {
 		"in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
 	while [ $# -gt 0 ]; do
 		if [ "$1" = until ]; then
+			[[ $2 =~ ^[0-9]+$ && ! $keep ]] || usage
 			until=$2
 			shift 2
 			continue

@@ -188,7 +188,7 @@ var ofQueue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 
 // noteOfSuccess notes a job of exit 0 that says that the GPU was out of memory. slurmctld is not asked: the output
 // of an array's task, named after the array, is not found then. The look costs a good job some milliseconds, and at
-// most userfile's two seconds, before the GPUs are released: slurmctld gives the job's slots to nobody before the
+// most userfile's five seconds, before the GPUs are released: slurmctld gives the job's slots to nobody before the
 // Epilog has ended, and the record is written once, before the agent completes the record.
 func (ep *epilog) noteOfSuccess(ctx context.Context) string {
 	if ofQueue().MatchString(ep.hook.StdErr + ep.hook.StdOut) {

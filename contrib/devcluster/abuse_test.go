@@ -399,7 +399,7 @@ func TestAbuseArray(t *testing.T) {
 	}
 	took := time.Since(start)
 	brought := map[string]int{}
-	late := 0    // on a machine that is busy elsewhere the two seconds of a look may not do
+	late := 0    // on a machine that is busy elsewhere the five seconds of a look may not do
 	refused := 0 // no sample saw their memory, and so many of the user's jobs came back already
 	var at []float64
 	for _, n := range []string{"n1", "n2"} {

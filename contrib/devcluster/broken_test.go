@@ -70,8 +70,8 @@ func TestServerFault(t *testing.T) {
 	needsServer(t)
 	c := up(t, "--nodes", "1")
 	script := "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES retry=$CARMA_RETRY_REASON " +
-		"shared=$CARMA_SHARED\n" +
-		"exec simjob --mem 8G --smact 10 --ramp 0s --duration $([ \"$CARMA_RETRY_REASON\" = mps-fault ] && echo 1s || echo 10h)\n"
+		"shared=$CARMA_SHARED\n[ \"$CARMA_RETRY_REASON\" = mps-fault ] && runs=1s || runs=10h\n" +
+		"exec simjob --mem 8G --smact 10 --ramp 0s --duration $runs\n"
 	fault := func(index int) {
 		c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu mps-fault %d", c.dir, index))
 	}

@@ -37,6 +37,7 @@ type cluster struct {
 	env []string
 
 	gone  bool // down has been called
+	leave func()
 	peaks sync.Once
 }
 
@@ -47,8 +48,8 @@ const unanswered = "job accepted as written|whole GPUs booked for a job"
 
 // patience is how long a test waits for something that takes a moment on a machine with nothing else to do. A message
 // that a daemon has not answered within MessageTimeout, as on a busy machine, is sent again after one to two minutes
-// (85 s on 22.05.8, slurmd stopped for 12 s at 10 s), and again as late where the next one is lost, too. An answer
-// that still changes, as a list of jobs that end one after the other, has three times as long.
+// (85 s on 22.05.8, slurmd stopped for 12 s, with the default of 10 s), and again as late where the next message is
+// lost, too. An answer that still changes, as a list of jobs that end one after the other, has 18 minutes.
 var patience = 6 * time.Minute
 
 // underUML: everything takes ten times as long.
@@ -74,7 +75,7 @@ func up(t *testing.T, args ...string) *cluster {
 	if first := note(t.Name(), false); first {
 		t.Parallel()
 	}
-	admit(t)
+	leave := admit(t)
 	dir, err := os.MkdirTemp(shortDir(), "cdc")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +87,7 @@ func up(t *testing.T, args ...string) *cluster {
 	if out, err := devcluster(append([]string{"up", dir}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("devcluster up: %v\n%s", err, out)
 	}
-	c := &cluster{t: t, dir: dir}
+	c := &cluster{t: t, dir: dir, leave: leave}
 	t.Cleanup(c.down)
 	out, err := devcluster("env", dir).Output()
 	if err != nil {
@@ -109,26 +110,33 @@ var admission struct {
 	clusters atomic.Int32
 }
 
-// admit waits until the machine has room for another cluster, beside three always: where more than ten processes want
-// to run on each processor, as on a slow machine or beside other runs, messages are late (MessageTimeout), so that
-// slurmctld requeues jobs, and CARMA's hooks do without what takes seconds. Eight clusters on two usual processors
-// have nine.
-func admit(t *testing.T) {
+// admit waits, for ten minutes at most, until the machine has room for another cluster; three always have. Where more
+// than ten threads for each processor want to run, as on a slow machine or beside other runs, messages are late
+// (MessageTimeout), so that slurmctld requeues jobs, and hooks do without what takes seconds. With eight clusters on
+// two usual processors nine threads in all want to run on average. leave gives the place back.
+func admit(t *testing.T) (leave func()) {
 	admission.Lock()
 	defer admission.Unlock()
-	for admission.clusters.Load() >= 3 && runnable() > 10*runtime.NumCPU() {
+	begun := time.Now()
+	for admission.clusters.Load() >= 3 && runnable() > 10*runtime.NumCPU() && time.Since(begun) < 10*time.Minute {
 		time.Sleep(time.Second)
 	}
+	if waited := time.Since(begun); waited > 10*time.Second {
+		t.Logf("the cluster waited %s for room on the machine", waited.Round(time.Second))
+	}
 	admission.clusters.Add(1)
-	t.Cleanup(func() { admission.clusters.Add(-1) })
+	leave = sync.OnceFunc(func() { admission.clusters.Add(-1) })
+	t.Cleanup(leave)
+	return leave
 }
 
-// runnable is how many threads want to run, on average of 0.3 s; the averages of /proc/loadavg are of a minute and more.
+// runnable is how many threads want to run, on average of 0.3 s: the averages of /proc/loadavg are of minutes.
 func runnable() (average int) {
 	const looks = 10
 	for range looks {
 		text, _ := os.ReadFile("/proc/loadavg")
-		if fields := strings.FieldsFunc(string(text), func(r rune) bool { return r == ' ' || r == '/' }); len(fields) > 3 {
+		fields := strings.FieldsFunc(string(text), func(r rune) bool { return r == ' ' || r == '/' })
+		if len(fields) > 3 {
 			n, _ := strconv.Atoi(fields[3])
 			average += n
 		}
@@ -174,6 +182,7 @@ func (c *cluster) down() {
 		return
 	}
 	c.gone = true
+	defer c.leave()
 	if c.t.Failed() {
 		out, _ := devcluster("logs", c.dir).Output()
 		c.t.Logf("logs of %s (the end):\n%s", c.dir, tail(out, 20000))
@@ -344,8 +353,9 @@ func (c *cluster) eventually(what func() string, want string) {
 // await looks ever more rarely: a fifth of the processor time of all tests on a live Slurm is squeue's.
 func (c *cluster) await(what func() string, want string) (got string, ok bool) {
 	pause := 100 * time.Millisecond
+	most := max(patience, 18*time.Minute)
 	start := time.Now()
-	for since := start; time.Since(since) < patience && time.Since(start) < 3*patience; time.Sleep(pause) {
+	for since := start; time.Since(since) < patience && time.Since(start) < most; time.Sleep(pause) {
 		last := got
 		if got = what(); regexp.MustCompile(want).MatchString(got) {
 			return got, true
@@ -455,11 +465,12 @@ func (c *cluster) uid(user string) string { return c.sh("", "id -u "+user) }
 // noDrain requires every node up and of no bad state.
 func (c *cluster) noDrain() {
 	c.t.Helper()
-	nodes := func() string { return c.sh("", "sinfo -N -h -p plain -o '%N %T %E'") }
-	if out := nodes(); regexp.MustCompile(`drain|down|fail|inval`).MatchString(strings.ToLower(out)) {
+	// The star of a slurmd that was late stays until slurmctld's next message.
+	out, up := c.await(func() string { return c.sh("", "sinfo -N -h -p plain -o '%N %T %E'") },
+		`^[^*]+$|(?i)drain|down|fail|inval`)
+	if !up || regexp.MustCompile(`drain|down|fail|inval`).MatchString(strings.ToLower(out)) {
 		c.t.Errorf("nodes:\n%s", out)
 	}
-	c.eventually(nodes, `^[^*]+$`) // a slurmd that was late has its star until slurmctld's next message
 }
 
 // nothingLeft ends the users' jobs and requires that nothing of them stays: no job, on no node

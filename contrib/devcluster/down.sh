@@ -53,10 +53,11 @@ stop_steps() {
 				found=yes
 			fi
 		done
-		[ -n "$found" ] || break
+		[ -n "$found" ] || return 0
 		sleep 0.2
 		signal=KILL
 	done
+	echo "devcluster: processes of jobs do not end" >&2
 }
 
 # MPS daemons outlive the agent as long as somebody holds their GPU. What does not answer in time,
@@ -72,10 +73,11 @@ stop_mps() {
 		for pid in $(having "^CUDA_MPS_PIPE_DIRECTORY=$dir/run/$1/mps/"); do
 			kill -KILL "$pid" 2>/dev/null || true
 		done
-		[ -n "${pid:-}" ] || break
+		[ -n "${pid:-}" ] || return 0
 		pid=''
 		sleep 0.2
 	done
+	echo "devcluster: processes of MPS do not end" >&2
 }
 
 # Users made for a cluster go with the last cluster.

@@ -187,8 +187,8 @@ const longest = 40 * time.Second
 // more arrive than can leave, until stop is called.
 func (c *cluster) stream() (stop func()) {
 	small := func(d time.Duration) {
-		c.answered(alice, fmt.Sprintf("printf '#!/bin/sh\\n#SBATCH --gres=gpu:1\\n#CARMA mem=10G\\nsimjob --mem 8G --smact 5 "+
-			"--ramp 0s --duration 10h &\\nuntil [ -e full ]; do sleep 0.2; done\\nsleep %d\\nkill $!\\nwait\\n' | "+
+		c.answered(alice, fmt.Sprintf("printf '#!/bin/sh\\n#SBATCH --gres=gpu:1\\n#CARMA mem=10G\\nsimjob --mem 8G --smact "+
+			"5 --ramp 0s --duration 10h &\\nuntil [ -e full ]; do sleep 0.2; done\\nsleep %d\\nkill $!\\nwait\\n' | "+
 			"sbatch --parsable -o /dev/null", int(d.Seconds())))
 	}
 	for i := range 16 {

@@ -126,7 +126,7 @@ func without(jobs map[string]seen) (n int) {
 	return n
 }
 
-// noteStates notes the states of all jobs, ended jobs too: slurmctld forgets a job MinJobAge after the end.
+// noteStates notes the states of all jobs, ended jobs too: slurmctld forgets a job 300 s after the end (MinJobAge).
 // noteStates returns a line for each job, and how many jobs have not ended.
 func (c *observed) noteStates() (queue string, left int) {
 	c.t.Helper()

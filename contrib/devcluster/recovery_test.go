@@ -145,6 +145,7 @@ func needsPtrace(t *testing.T) {
 	}
 }
 
+// ptrace tells whether root may look there.
 func ptrace(t *testing.T) bool {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")

@@ -197,8 +197,7 @@ write_slurm_conf() {
 		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail$extra
 		JobAcctGatherType=jobacct_gather/none
 		JobCompType=jobcomp/none
-		MinJobAge=3600
-		MessageTimeout=30
+		MinJobAge=300
 		KillWait=3
 		SlurmdParameters=config_overrides
 		TEXT

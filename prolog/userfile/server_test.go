@@ -200,7 +200,7 @@ func TestDeadlineOfAHangingServer(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-	case <-time.After(time.Minute): // thirty times the deadline
+	case <-time.After(time.Minute): // twelve times the deadline
 		t.Fatal("waits for a server that does not answer")
 	}
 	pid := s.reader()

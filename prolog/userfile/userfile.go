@@ -151,9 +151,17 @@ const maxAsk = 1 << 20
 // ctx ends, even if the child cannot be killed, hanging in a system call on a dead
 // mount.
 func Run(ctx context.Context, u User, ask Ask) (Reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, deadline[ask.Op])
+	ctx, cancel := context.WithTimeout(ctx, within(ctx, ask.Op))
 	defer cancel()
 	return run(ctx, u, ask)
+}
+
+// within is how long a child may take: of a caller's time, half is for what follows from the reply.
+func within(ctx context.Context, op Op) time.Duration {
+	if at, bounded := ctx.Deadline(); bounded {
+		return min(deadline[op], time.Until(at)/2)
+	}
+	return deadline[op]
 }
 
 func run(ctx context.Context, u User, ask Ask) (reply Reply, err error) {

@@ -225,6 +225,26 @@ func TestChildHasNoMoreGroupsThanItsUser(t *testing.T) {
 	}
 }
 
+func TestWithin(t *testing.T) {
+	for _, c := range []struct {
+		op          Op
+		caller, max time.Duration
+	}{
+		{OpScan, 0, 5 * time.Second}, {OpScan, time.Hour, 5 * time.Second}, {OpScan, 4 * time.Second, 2 * time.Second},
+		{OpMark, 0, 2 * time.Second}, {OpMark, 2 * time.Second, time.Second},
+	} {
+		ctx, cancel := t.Context(), context.CancelFunc(func() {})
+		if c.caller > 0 {
+			ctx, cancel = context.WithTimeout(ctx, c.caller)
+		}
+		got := within(ctx, c.op)
+		cancel()
+		if got > c.max || c.caller != c.max*2 && got != c.max {
+			t.Errorf("%s of a caller with %s: %s, want %s", c.op, c.caller, got, c.max)
+		}
+	}
+}
+
 func TestDeadline(t *testing.T) {
 	u := nobody(t)
 	ctx, cancel := context.WithCancel(t.Context())
