@@ -148,7 +148,7 @@ func attackLocks(t *testing.T, c *cluster) {
 		n, _ := strconv.Atoi(out)
 		return n
 	}
-	for _, first := range []int{120, 121} { // with the writer's lock, and without
+	round := func(first int) (messages int) {
 		before := logged()
 		stop := c.background(bob, fmt.Sprint("exec ", locker, " ", first, " 600 ", c.dir, "/run ", c.dir, "/var"))
 		time.Sleep(time.Second)
@@ -162,15 +162,25 @@ func attackLocks(t *testing.T, c *cluster) {
 			c.eventually(func() string { out, _, _ := c.run("", "carma-report -n -j "+id); return out }, id)
 		}
 		took := time.Since(start)
-		if n := logged(); n > before {
-			t.Errorf("bytes from %d locked: %d messages of locks", first, n-before)
-		}
+		messages = logged() - before
 		for _, file := range []string{"run/n1/leases.db", "var/carma.db"} {
 			c.checkpoints(filepath.Join(c.dir, file), first)
 		}
 		said := stop()
 		attacked(t, fmt.Sprintf("bytes from %d locked", first),
 			fmt.Sprintf("4 jobs in %s; %s", took.Round(time.Second), strings.Join(strings.Fields(said), " ")))
+		return messages
+	}
+	for _, first := range []int{120, 121} { // with the writer's lock, and without
+		// On a busy machine a writer of CARMA's own may keep another waiting; bob's locks would do so each time.
+		tries := 1
+		messages := round(first)
+		for ; messages > 0 && tries < 3; tries++ {
+			messages = round(first)
+		}
+		if messages > 0 {
+			t.Errorf("bytes from %d locked: messages of locks in each of %d rounds, %d at last", first, tries, messages)
+		}
 	}
 }
 

@@ -422,13 +422,15 @@ func TestQuarantine(t *testing.T) {
 
 // Who makes a new ledger has its turn already and waits for no other.
 func TestOpenANewOneWaitsForNobody(t *testing.T) {
-	const count = 5
-	start := time.Now()
-	for range count {
-		open(t, t.TempDir())
+	fastest := time.Hour // of five: the machine may be busy
+	for range 5 {
+		dir := t.TempDir()
+		start := time.Now()
+		open(t, dir)
+		fastest = min(fastest, time.Since(start))
 	}
-	if took := time.Since(start); took > count*queueFor {
-		t.Errorf("took %v", took)
+	if fastest >= queueFor {
+		t.Errorf("took %v", fastest)
 	}
 }
 
