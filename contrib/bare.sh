@@ -5,7 +5,7 @@
 # new user sees. usage: bare.sh [--keep PATH DIR] RELEASE AS COMMAND [AS COMMAND]...
 # RELEASE is bookworm, trixie, forky, noble or jammy. AS is user (who has sudo), root, or root-offline:
 # root without a network. Each command runs in a clone of the last commit. For AS the word until may stand, with
-# a time in seconds since 1970 for COMMAND: later no command behind begins, and a line names each. PATH of
+# a time in seconds since 1970 for COMMAND: later no command behind begins, and a line names each; not with --keep. PATH of
 # that clone, the last command's, is copied to DIR when all have passed. It ends with 3 where debootstrap
 # cannot make the root.
 #
@@ -88,6 +88,10 @@ main() {
 	release=$1
 	distribution_of "$release" >/dev/null || usage
 	shift
+	local i
+	for ((i = 1; i < $#; i += 2)); do
+		[ "${!i}" != until ] || [[ ${*:i+1:1} =~ ^[0-9]+$ && ! $keep ]] || usage
+	done
 	[ "$(id -u)" = 0 ] || die "needs root"
 	command -v debootstrap >/dev/null || die "debootstrap is missing; run: contrib/deps.sh test-debian12"
 	command -v go >/dev/null || die "there is no Go on this machine"
@@ -107,7 +111,6 @@ main() {
 		"in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
 	while [ $# -gt 0 ]; do
 		if [ "$1" = until ]; then
-			[[ $2 =~ ^[0-9]+$ && ! $keep ]] || usage
 			until=$2
 			shift 2
 			continue

@@ -19,8 +19,8 @@ import (
 
 const oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"
 
-// A user's stderr in every hostile form: the Epilog ends with status 0 in at
-// most 5 s, and every file below the user's directory is opened by a process
+// A user's stderr in every hostile form: the Epilog ends with status 0, a scan in
+// at most 5 s, and every file below the user's directory is opened by a process
 // that has the user's rights and no capability.
 func TestAbuseStdErr(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {

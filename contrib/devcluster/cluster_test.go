@@ -36,8 +36,8 @@ type cluster struct {
 	dir string
 	env []string
 
-	gone  bool // down has been called
-	leave func()
+	gone  bool   // down has been called
+	leave func() // gives the place back that admit gave
 	peaks sync.Once
 }
 
@@ -49,7 +49,7 @@ const unanswered = "job accepted as written|whole GPUs booked for a job"
 // patience is how long a test waits for something that takes a moment on a machine with nothing else to do. A message
 // that a daemon has not answered within MessageTimeout, as on a busy machine, is sent again after one to two minutes
 // (85 s on 22.05.8, slurmd stopped for 12 s, with the default of 10 s), and again as late where the next message is
-// lost, too. An answer that still changes, as a list of jobs that end one after the other, has 18 minutes.
+// lost, too. An answer that still changes, as a list of jobs that end one after the other, has 18 minutes in all.
 var patience = 6 * time.Minute
 
 // underUML: everything takes ten times as long.
@@ -115,9 +115,9 @@ var admission struct {
 // (MessageTimeout), so that slurmctld requeues jobs, and hooks do without what takes seconds. With eight clusters on
 // two usual processors nine threads in all want to run on average. leave gives the place back.
 func admit(t *testing.T) (leave func()) {
+	begun := time.Now()
 	admission.Lock()
 	defer admission.Unlock()
-	begun := time.Now()
 	for admission.clusters.Load() >= 3 && runnable() > 10*runtime.NumCPU() && time.Since(begun) < 10*time.Minute {
 		time.Sleep(time.Second)
 	}
@@ -130,7 +130,8 @@ func admit(t *testing.T) (leave func()) {
 	return leave
 }
 
-// runnable is how many threads want to run, on average of 0.3 s: the averages of /proc/loadavg are of minutes.
+// runnable is how many threads want to run, on average of 0.3 s: /proc/loadavg has averages of minutes, and the count
+// at the look.
 func runnable() (average int) {
 	const looks = 10
 	for range looks {
@@ -466,9 +467,9 @@ func (c *cluster) uid(user string) string { return c.sh("", "id -u "+user) }
 func (c *cluster) noDrain() {
 	c.t.Helper()
 	// The star of a slurmd that was late stays until slurmctld's next message.
-	out, up := c.await(func() string { return c.sh("", "sinfo -N -h -p plain -o '%N %T %E'") },
+	out, ok := c.await(func() string { return c.sh("", "sinfo -N -h -p plain -o '%N %T %E'") },
 		`^[^*]+$|(?i)drain|down|fail|inval`)
-	if !up || regexp.MustCompile(`drain|down|fail|inval`).MatchString(strings.ToLower(out)) {
+	if !ok || regexp.MustCompile(`drain|down|fail|inval`).MatchString(strings.ToLower(out)) {
 		c.t.Errorf("nodes:\n%s", out)
 	}
 }

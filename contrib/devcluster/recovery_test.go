@@ -145,7 +145,7 @@ func needsPtrace(t *testing.T) {
 	}
 }
 
-// ptrace tells whether root may look there.
+// ptrace tells whether root may look at the open files of other users' processes.
 func ptrace(t *testing.T) bool {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")

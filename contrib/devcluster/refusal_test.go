@@ -32,8 +32,13 @@ func (c *cluster) held(options string) string {
 	booked := regexp.MustCompile("carma=|Partition=plain")
 	for range 5 {
 		id := c.sbatch(alice, "-H "+options, "sleep 100\n")
-		if !asks || booked.MatchString(c.show(id)) {
+		shown := c.show(id)
+		if !asks || booked.MatchString(shown) {
 			return id
+		}
+		// slurmctld says so once a minute.
+		if c.sh("", "grep -cE '"+unanswered+"' "+c.dir+"/log/slurmctld.log || true") == "0" {
+			c.t.Fatalf("job %s is not booked, and no answer was late:\n%s", id, shown)
 		}
 		c.t.Logf("job %s: no answer in time, and so as its user wrote: submitted again", id)
 		c.sh(alice, "scancel "+id)

@@ -228,7 +228,7 @@ func victims(c *cluster, attacks int, options string) (before map[string]string,
 	// Any of the array: slurmctld may have requeued one.
 	c.eventually(func() string { return c.sh("", "squeue -h -r -j "+array+" -o '%T %r' | sort | uniq -c") },
 		`^ *3 PENDING JobArrayTaskLimit\n *1 RUNNING None$`)
-	// And still, with the others beside them.
+	// All tasks still run beside the other jobs.
 	c.eventually(func() string { return c.sh("", "squeue -h -r -t R -o %r -j "+many+" | grep -cx None || true") },
 		fmt.Sprintf("^%d$", tasks))
 	// A number that is the array's too means all of it.

@@ -454,18 +454,20 @@ func attackTurnBy(t *testing.T, c *cluster, what, command string) (passed bool, 
 // prologLate is how long after slurmctld had started a job attackTurn's Prolog began; none where slurmctld has not.
 func (c *cluster) prologLate(id string) time.Duration {
 	c.t.Helper()
-	log, _, err := c.run("", "grep -E '(Allocate|Started) JobId="+id+" ' "+c.dir+"/log/slurmctld.log | tail -1")
-	if err != nil || log == "" {
+	log, _, _ := c.run("", "grep -E '(Allocate|Started) JobId="+id+" ' "+c.dir+"/log/slurmctld.log")
+	starts := strings.Split(strings.TrimSpace(log), "\n")
+	last := len(starts) - 1 // the attempt's restart count
+	if starts[last] == "" {
 		return 0
 	}
-	at, _, _ := strings.Cut(strings.TrimPrefix(log, "["), "]")
+	at, _, _ := strings.Cut(strings.TrimPrefix(starts[last], "["), "]")
 	started, err := time.ParseInLocation("2006-01-02T15:04:05.000", at, time.Local)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	var began float64
 	c.eventually(func() string {
-		text, _ := os.ReadFile(c.dir + "/log/began." + id + "." + c.restarts(id))
+		text, _ := os.ReadFile(fmt.Sprintf("%s/log/began.%s.%d", c.dir, id, last))
 		began, _ = strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
 		return fmt.Sprint(began > 0)
 	}, "true")

@@ -3,6 +3,7 @@
 package sdnotify
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,13 +25,23 @@ func listen(t *testing.T, name string) (said func() string) {
 	return func() string {
 		buf, n := make([]byte, 100), 0
 		raw, err := conn.SyscallConn()
-		if err == nil { // datagrams are there once they are sent
-			err = raw.Control(func(fd uintptr) { n, _, _ = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		receive := func(fd uintptr) { n, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT) }
+		// Datagrams are there once they are sent.
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			if failed := raw.Control(receive); failed != nil {
+				t.Fatal(failed)
+			}
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			return ""
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(buf[:max(n, 0)])
+		return string(buf[:n])
 	}
 }
 

@@ -151,15 +151,16 @@ const maxAsk = 1 << 20
 // ctx ends, even if the child cannot be killed, hanging in a system call on a dead
 // mount.
 func Run(ctx context.Context, u User, ask Ask) (Reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, within(ctx, ask.Op))
+	at, bounded := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, within(time.Until(at), bounded, ask.Op))
 	defer cancel()
 	return run(ctx, u, ask)
 }
 
-// within is how long a child may take: of a caller's time, half is for what follows from the reply.
-func within(ctx context.Context, op Op) time.Duration {
-	if at, bounded := ctx.Deadline(); bounded {
-		return min(deadline[op], time.Until(at)/2)
+// within is how long a child may take. A scan leaves a second of the caller's time to look into the records, or half.
+func within(left time.Duration, bounded bool, op Op) time.Duration {
+	if bounded && op == OpScan {
+		return min(deadline[op], max(left/2, left-time.Second))
 	}
 	return deadline[op]
 }

@@ -227,20 +227,15 @@ func TestChildHasNoMoreGroupsThanItsUser(t *testing.T) {
 
 func TestWithin(t *testing.T) {
 	for _, c := range []struct {
-		op          Op
-		caller, max time.Duration
+		op         Op
+		left, want time.Duration // left 0: without a bound
 	}{
-		{OpScan, 0, 5 * time.Second}, {OpScan, time.Hour, 5 * time.Second}, {OpScan, 4 * time.Second, 2 * time.Second},
-		{OpMark, 0, 2 * time.Second}, {OpMark, 2 * time.Second, time.Second},
+		{OpScan, 0, 5 * time.Second}, {OpScan, time.Hour, 5 * time.Second}, {OpScan, 6 * time.Second, 5 * time.Second},
+		{OpScan, 3 * time.Second, 2 * time.Second}, {OpScan, time.Second, time.Second / 2},
+		{OpMark, 0, 2 * time.Second}, {OpMark, 3 * time.Second, 2 * time.Second},
 	} {
-		ctx, cancel := t.Context(), context.CancelFunc(func() {})
-		if c.caller > 0 {
-			ctx, cancel = context.WithTimeout(ctx, c.caller)
-		}
-		got := within(ctx, c.op)
-		cancel()
-		if got > c.max || c.caller != c.max*2 && got != c.max {
-			t.Errorf("%s of a caller with %s: %s, want %s", c.op, c.caller, got, c.max)
+		if got := within(c.left, c.left > 0, c.op); got != c.want {
+			t.Errorf("%s, %s left: %s, want %s", c.op, c.left, got, c.want)
 		}
 	}
 }
