@@ -5,8 +5,8 @@
 # new user sees. usage: bare.sh [--keep PATH DIR] RELEASE AS COMMAND [AS COMMAND]...
 # RELEASE is bookworm, trixie, forky, noble or jammy. AS is user (who has sudo), root, or root-offline:
 # root without a network. Each command runs in a clone of the last commit. For AS the word until may stand, with
-# a time in seconds since 1970 for COMMAND: later no command behind begins, and a line names each; not with --keep. PATH of
-# that clone, the last command's, is copied to DIR when all have passed. It ends with 3 where debootstrap
+# a time in seconds since 1970 for COMMAND: later no command behind begins, and a line names each; not with --keep.
+# PATH of that clone, the last command's, is copied to DIR when all have passed. It ends with 3 where debootstrap
 # cannot make the root.
 #
 # The root is made for this run and goes with it. Only Debian's packages and Go's
@@ -16,7 +16,11 @@
 # container.
 set -euo pipefail
 
-usage() { echo "usage: bare.sh [--keep PATH DIR] bookworm|trixie|forky|noble|jammy (user|root|root-offline COMMAND | until TIME)..." >&2; exit 2; }
+usage() {
+	echo "usage: bare.sh [--keep PATH DIR] bookworm|trixie|forky|noble|jammy" \
+		"(user|root|root-offline COMMAND | until TIME)..." >&2
+	exit 2
+}
 # A caller can tell a root that no mirror gives from a command that fails.
 making=''
 die() { echo "bare: $*" >&2; exit "${making:-1}"; }

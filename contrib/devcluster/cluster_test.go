@@ -49,7 +49,7 @@ const unanswered = "job accepted as written|whole GPUs booked for a job"
 // patience is how long a test waits for something that takes a moment on a machine with nothing else to do. A message
 // that a daemon has not answered within MessageTimeout, as on a busy machine, is sent again after one to two minutes
 // (85 s on 22.05.8, slurmd stopped for 12 s, with the default of 10 s), and again as late where the next message is
-// lost, too. An answer that still changes, as a list of jobs that end one after the other, has 18 minutes in all.
+// lost, too.
 var patience = 6 * time.Minute
 
 // underUML: everything takes ten times as long.
@@ -354,19 +354,26 @@ func (c *cluster) eventually(what func() string, want string) {
 // await looks ever more rarely: a fifth of the processor time of all tests on a live Slurm is squeue's.
 func (c *cluster) await(what func() string, want string) (got string, ok bool) {
 	pause := 100 * time.Millisecond
-	most := max(patience, 18*time.Minute)
-	start := time.Now()
-	for since := start; time.Since(since) < patience && time.Since(start) < most; time.Sleep(pause) {
-		last := got
+	for start := time.Now(); time.Since(start) < patience; time.Sleep(pause) {
 		if got = what(); regexp.MustCompile(want).MatchString(got) {
 			return got, true
-		}
-		if got != last {
-			since = time.Now()
 		}
 		pause = min(pause+pause/8, 300*time.Millisecond)
 	}
 	return got, false
+}
+
+// empties waits until a list of jobs that end one after the other is empty: patience begins anew with each line less.
+func (c *cluster) empties(list func() string) {
+	c.t.Helper()
+	got := list()
+	for got != "" {
+		lines := strings.Count(got, "\n")
+		fewer := func() string { got = list(); return fmt.Sprint(got == "" || strings.Count(got, "\n") < lines) }
+		if _, ok := c.await(fewer, "true"); !ok {
+			c.t.Fatalf("of a list of jobs these stay:\n%s", got)
+		}
+	}
 }
 
 // ends waits until a job has ended and requires a state.
@@ -466,10 +473,8 @@ func (c *cluster) uid(user string) string { return c.sh("", "id -u "+user) }
 // noDrain requires every node up and of no bad state.
 func (c *cluster) noDrain() {
 	c.t.Helper()
-	// The star of a slurmd that was late stays until slurmctld's next message.
-	out, ok := c.await(func() string { return c.sh("", "sinfo -N -h -p plain -o '%N %T %E'") },
-		`^[^*]+$|(?i)drain|down|fail|inval`)
-	if !ok || regexp.MustCompile(`drain|down|fail|inval`).MatchString(strings.ToLower(out)) {
+	if out := c.sh("", "sinfo -N -h -p plain -o '%N %T "+
+		"%E'"); regexp.MustCompile(`drain|down|fail|\*|inval`).MatchString(strings.ToLower(out)) {
 		c.t.Errorf("nodes:\n%s", out)
 	}
 }

@@ -493,7 +493,7 @@ func TestManyShortJobs(t *testing.T) {
 		ids = append(ids, c.sbatch(user, "-o /dev/null", script))
 	}
 	list := strings.Join(ids, ",")
-	c.eventually(func() string { return c.sh("", "squeue -h -j "+list+" | wc -l") }, "^0$")
+	c.empties(func() string { return c.sh("", "squeue -h -j "+list) })
 	for line := range strings.Lines(c.job(list, "%A %T")) {
 		if !strings.HasSuffix(strings.TrimSpace(line), " COMPLETED") {
 			t.Errorf("job %s", line)

@@ -286,13 +286,13 @@ func TestOvershoot(t *testing.T) {
 	}
 	for i, id := range ids {
 		ended := func() string { return c.job(id, "%T") }
-		// A job whose MPS daemon was not ready in time, as on a slow machine, has no limit, and its log says so.
+		// A job whose MPS daemon did not answer in time, as on a slow machine, has no limit, and the log says so.
 		for range 3 {
 			c.eventually(ended, "FAILED|COMPLETED")
-			if ended() == "FAILED" || !strings.Contains(c.hookLog(id), "MPS daemon is not ready") {
+			if ended() == "FAILED" || !noAnswer.MatchString(c.hookLog(id)) {
 				break
 			}
-			t.Logf("job %s: its MPS daemon was not ready: submitted again", id)
+			t.Logf("job %s: its MPS daemon did not answer in time: submitted again", id)
 			id = submit(i)
 		}
 		c.ends(id, "FAILED")

@@ -197,9 +197,9 @@ func (c *cluster) ended(ids []string) {
 	still := `awk -F'|' 'BEGIN { split("` + strings.Join(ids, " ") + `", list, " "); for (i in list) ours[list[i]] = 1 }
 		NF == 5 && ours[$5 + 0] && ($2 ~ /RUNNING|COMPLETING|CONFIGURING/ ||
 			$2 ~ /PENDING/ && $4 + 0 == 0 && $3 !~ /` + never + `/)'`
-	c.eventually(func() string {
+	c.empties(func() string {
 		return c.sh("", "squeue -h -t all -r -O 'JobID:|,State:|,Reason:|,RestartCnt:|,ArrayJobID:' | "+still)
-	}, "^$")
+	})
 }
 
 // victims are jobs that nobody may touch: common ones, and as many running ones as
